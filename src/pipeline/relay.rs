@@ -29,9 +29,7 @@ use crate::pipeline::relay::single_event::SingleEventBody;
 use crate::state::{Backlog, ReaderPace};
 use crate::state::{Shared, header_filter};
 use crate::telemetry::RequestOutcome;
-use crate::upstream::{
-    PushOutput, ResponseError, ResponseTransformer, UpstreamResponse, is_error_body,
-};
+use crate::upstream::{PushOutput, ResponseError, ResponseTransformer, UpstreamResponse};
 use heartbeat::UpstreamEvent;
 use timer::LazyTimer;
 
@@ -215,7 +213,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
                     }
                 }
                 Ok(ReadRound::End(bytes))
-                    if self.may_be_error(transformer) && is_error_body(&bytes) =>
+                    if self.may_be_error(transformer) && transformer.is_error(&bytes) =>
                 {
                     break RelayStop::Broken;
                 }
@@ -302,10 +300,12 @@ impl<'a, D: Downstream> Relay<'a, D> {
             };
             let pushed = transformer.push(&chunk, &mut self.out);
             match pushed.inspect_err(|_| self.prepend(whole.take()))? {
-                PushOutput::Whole if self.out.is_empty() && whole.is_none() => whole = Some(chunk),
-                PushOutput::Whole => {
+                PushOutput::First(len) if self.out.is_empty() && whole.is_none() => {
+                    whole = Some(chunk.slice(..len));
+                }
+                PushOutput::First(len) => {
                     self.append(whole.take());
-                    self.out.extend_from_slice(&chunk);
+                    self.out.extend_from_slice(&chunk[..len]);
                 }
                 // What was held back as a whole piece came before what has just been appended.
                 PushOutput::Out => self.prepend(whole.take()),
@@ -319,9 +319,8 @@ impl<'a, D: Downstream> Relay<'a, D> {
                 Some(Ok(Some(ready))) => {
                     // Over the bound by one piece at most; it is read already.
                     self.append(whole.take());
-                    let pushed = transformer.push(&ready, &mut self.out)?;
-                    if pushed == PushOutput::Whole {
-                        self.out.extend_from_slice(&ready);
+                    if let PushOutput::First(len) = transformer.push(&ready, &mut self.out)? {
+                        self.out.extend_from_slice(&ready[..len]);
                     }
                     return Ok(ReadRound::More(self.out.split().freeze()));
                 }

@@ -41,8 +41,6 @@ pub use ranking::{
     PromptFingerprint, RANKING_TICK, RankingClass, RankingDemand, RankingRequest, RankingResult,
     SITES_TICK, SiteRanking, ranking_requested,
 };
-pub use response::{
-    PushOutput, ReportedMetrics, ResponseError, ResponseTransformer, is_error_body,
-};
+pub use response::{PushOutput, ReportedMetrics, ResponseError, ResponseTransformer};
 pub use target::{Target, saturated, set_node_keepalive};
 pub use url::{check_address, check_host_and_port, check_url};

@@ -114,8 +114,8 @@ fn read_ahead<E>(
 ) -> ReadAhead {
     let shaped = match chunk {
         Ok(Some(chunk)) => transformer.push(&chunk, out).map(|push| {
-            if push == PushOutput::Whole {
-                out.extend_from_slice(&chunk);
+            if let PushOutput::First(len) = push {
+                out.extend_from_slice(&chunk[..len]);
             }
             ReadAhead::Reading
         }),

@@ -2,11 +2,17 @@
 //!
 //! Errors with a status of their own are rendered by the core.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 use serde::de::IgnoredAny;
 
 /// The longest text of a backend that is passed on; a validation error of a long conversation is
 /// a few kilobytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Built once: building a finder costs more than one search.
+pub(super) static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 
 /// A longer body is not read as an error's.
 const ERROR_BODY_MAX_BYTES: usize = 64 * 1024;
@@ -22,7 +28,7 @@ pub fn is_error_body(body: &[u8]) -> bool {
         result: Option<IgnoredAny>,
     }
     // An error is short, and nearly no other response has the word.
-    if body.len() > ERROR_BODY_MAX_BYTES || memchr::memmem::find(body, b"\"error\"").is_none() {
+    if body.len() > ERROR_BODY_MAX_BYTES || ERROR.find(body).is_none() {
         return false;
     }
     let members = serde_json::from_slice::<ErrorMembers>(body);

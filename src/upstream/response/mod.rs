@@ -5,6 +5,7 @@
 //! ```text
 //! transformer (one response, for the pipeline)   decoder (the trait of the protocols)
 //! passthrough, convert, posted (decoders)        openai (its JSON)   body_kind, model_name, client_error
+//! event_template, event_text (events that are not parsed)
 //! task_transform (the model's task)              stats, output_sample, reported_metrics (what it cost)
 //! ```
 
@@ -14,6 +15,8 @@ mod client_error;
 mod convert;
 mod decoder;
 mod error;
+mod event_template;
+mod event_text;
 mod model_name;
 mod openai;
 mod output_sample;
@@ -26,7 +29,6 @@ mod task_transform;
 mod tests;
 mod transformer;
 
-pub use client_error::is_error_body;
 pub(super) use convert::{ConvertingDecoder, Delta, FormatDecoder, no_events, write_rows};
 pub use decoder::{PushOutput, ResponseDecoder};
 pub use error::ResponseError;

@@ -5,6 +5,7 @@
 //! [`RESPONSE_BYTES_MAX`].
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use infergate_core::api::{Call, sse};
@@ -52,28 +53,45 @@ impl ModelNameRewriter {
     /// Appends the whole response that was held.
     pub(super) fn finish(&mut self, out: &mut BytesMut) {
         let held = std::mem::take(&mut self.held);
-        self.write(&held, &held, out);
+        self.write(&held, place_of_value(&held, &held), out);
+    }
+
+    /// The name as JSON.
+    pub(super) fn as_json(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Range of the name that an event carries, where it is replaced.
+    pub(super) fn place(&self, event: &[u8]) -> Option<Range<usize>> {
+        let Some(Cow::Borrowed(data)) = sse::data(event) else {
+            return None;
+        };
+        place_of_value(event, data)
     }
 
     /// Appends a whole event.
     pub(super) fn event(&self, event: &[u8], out: &mut BytesMut) {
-        match sse::data(event) {
-            Some(Cow::Borrowed(data)) => self.write(event, data, out),
-            _ => out.extend_from_slice(event),
-        }
+        self.write(event, self.place(event), out);
     }
 
-    /// Appends `bytes`, in which `json` stands.
-    fn write(&self, bytes: &[u8], json: &[u8], out: &mut BytesMut) {
-        let Some(value) = model(json) else {
+    /// Appends `bytes` with another name in this place.
+    fn write(&self, bytes: &[u8], place: Option<Range<usize>>, out: &mut BytesMut) {
+        let Some(place) = place else {
             out.extend_from_slice(bytes);
             return;
         };
-        let at = value.as_ptr() as usize - bytes.as_ptr() as usize;
-        out.extend_from_slice(&bytes[..at]);
+        out.reserve(bytes.len() + self.name.len());
+        out.extend_from_slice(&bytes[..place.start]);
         out.extend_from_slice(&self.name);
-        out.extend_from_slice(&bytes[at + value.len()..]);
+        out.extend_from_slice(&bytes[place.end..]);
     }
+}
+
+/// Range in `bytes` of the top-level `model` of the `json` that stands there.
+fn place_of_value(bytes: &[u8], json: &[u8]) -> Option<Range<usize>> {
+    let value = model(json)?;
+    let at = value.as_ptr() as usize - bytes.as_ptr() as usize;
+    Some(at..at + value.len())
 }
 
 /// The value of the top-level `model`, where it is a text.

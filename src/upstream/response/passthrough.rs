@@ -1,27 +1,31 @@
 //! A stream passed on event by event, with an eye on usage, errors and the end mark.
 //!
 //! Events are parsed only where needed: once a token has come, an event with text in the same place
-//! has more of it, unless it names `usage` or `error`. A half event is held back, so that a broken
+//! has more of it, unless it names `usage` or `error`. One that differs from such an event in its text alone is not
+//! even searched ([`EventTemplate`]). A half event is held back, so that a broken
 //! stream can still end in a well-formed error event. An event over [`sse::EVENT_BYTES_MAX`] passes
 //! unread, in pieces as they come.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use bytes::BytesMut;
 use infergate_core::api::Call;
 use infergate_core::api::scan::MemberScanner;
 use infergate_core::api::sse::{self, EventPart, EventSplitter};
-use infergate_core::billing::{TextCount, Usage};
+use infergate_core::billing::Usage;
 use memchr::memmem::Finder;
 
 use super::body_kind::BodyKind;
 use super::bounds::RESPONSE_BYTES_MAX;
-use super::client_error::is_error_body;
+use super::client_error::{ERROR, is_error_body};
 use super::decoder::{
     Body, BodyMode, DecoderContext, DecoderHead, PushOutput, ResponseDecoder, collect,
     end_of_events, expects_events, json_value, usage_in, without_bom,
 };
 use super::error::ResponseError;
+use super::event_template::EventTemplate;
+use super::event_text::{count_texts, place_of_text};
 use super::model_name::ModelNameRewriter;
 use super::openai::{Chunk, failure};
 use super::stats::{ResponseStats, StreamEnd};
@@ -30,24 +34,12 @@ use super::task_transform::TaskTransform;
 /// Built once: building a finder costs more than one search.
 static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
 static FINISH: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"finish_reason\""));
-static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
-
-/// Keys of generated text, in each kind of stream.
-static TEXTS: LazyLock<[Finder<'static>; 5]> = LazyLock::new(|| {
-    [
-        "\"content\":",
-        "\"text\":",
-        "\"response\":",
-        "\"reasoning_content\":",
-        "\"reasoning\":",
-    ]
-    .map(Finder::new)
-});
 
 /// The stream so far.
 #[derive(Debug, Default)]
 pub(super) struct PassedEvents {
     splitter: EventSplitter,
+    template: EventTemplate,
     /// Every event is held whole, for a task that reads it.
     is_shaped: bool,
 }
@@ -60,6 +52,7 @@ impl PassedEvents {
             true => PassedEvents {
                 splitter: EventSplitter::with_limit(RESPONSE_BYTES_MAX),
                 is_shaped: true,
+                ..PassedEvents::default()
             },
             false => PassedEvents::default(),
         }
@@ -68,6 +61,14 @@ impl PassedEvents {
     /// Bytes of the event that has not come to its end.
     pub(super) fn held(&self) -> &[u8] {
         self.splitter.held()
+    }
+
+    /// Returns whether `event` has the form of an earlier one.
+    #[cfg(test)]
+    pub(super) fn knows(&self, event: &[u8], seen: &ResponseStats) -> bool {
+        let mut count = seen.text;
+        let known = self.template.recognize(event, seen.text_place, &mut count);
+        known.is_some()
     }
 
     /// Ends the stream; `is_whole` says whether one without the end mark is complete.
@@ -83,8 +84,8 @@ impl PassedEvents {
             return Err(ResponseError::EndedEarly);
         }
         let end = end_of_events(self.held(), is_whole)?;
-        if self.push(end, hides_usage, name, stats, out)? == PushOutput::Whole {
-            out.extend_from_slice(end);
+        if let PushOutput::First(len) = self.push(end, hides_usage, name, stats, out)? {
+            out.extend_from_slice(&end[..len]);
         }
         Ok(())
     }
@@ -93,55 +94,117 @@ impl PassedEvents {
         &mut self,
         chunk: &[u8],
         hides_usage: bool,
-        named: Option<&ModelNameRewriter>,
+        name: Option<&ModelNameRewriter>,
         seen: &mut ResponseStats,
         out: &mut BytesMut,
     ) -> Result<PushOutput, ResponseError> {
-        // As long as every event of the chunk passes, `passed` counts them and nothing is copied.
-        let mut passed = 0;
-        let mut copying = named.is_some() || !self.splitter.held().is_empty();
-        let mut failed = None;
         let is_shaped = self.is_shaped;
-        self.splitter.push_parts(chunk, &mut |part| {
-            let is_whole = matches!(part, EventPart::Event(_));
-            let (event, verdict) = match part {
-                EventPart::Event(event) | EventPart::Piece { bytes: event, .. }
-                    if failed.is_some() =>
-                {
-                    (event, Ok(EventVerdict::Drop))
+        let template = &mut self.template;
+        let is_between = self.splitter.is_between_events();
+        let mut passed = PassedChunk {
+            chunk,
+            first: 0,
+            has_dropped: false,
+            copies: name.is_some() || !self.splitter.held().is_empty(),
+            out,
+        };
+        let mut rest = chunk;
+        while is_between && let Some(len) = pass_known(rest, template, name, seen, &mut passed) {
+            rest = &rest[len..];
+        }
+        if rest.is_empty() {
+            return Ok(passed.output());
+        }
+        let mut failed = None;
+        self.splitter.push_parts(rest, &mut |part| {
+            let verdict = match part {
+                _ if failed.is_some() => return,
+                EventPart::Event(event) => {
+                    if pass_known(event, template, name, seen, &mut passed).is_some() {
+                        return;
+                    }
+                    look(event, hides_usage, seen, (template, name))
                 }
-                EventPart::Event(event) => (event, look(event, hides_usage, seen)),
-                EventPart::Piece { bytes, .. } if is_shaped => {
-                    (bytes, Err(ResponseError::EventTooLong))
-                }
-                EventPart::Piece { bytes, begins } => (bytes, Ok(pass_unread(bytes, begins, seen))),
+                EventPart::Piece { .. } if is_shaped => Err(ResponseError::EventTooLong),
+                EventPart::Piece { bytes, begins } => Ok(pass_unread(bytes, begins, seen)),
             };
-            let verdict = verdict.unwrap_or_else(|error| {
-                failed = Some(error);
-                EventVerdict::Drop
-            });
-            match (verdict, copying) {
-                (EventVerdict::Pass, true) => match named.filter(|_| is_whole) {
-                    Some(named) => named.event(event, out),
-                    None => out.extend_from_slice(event),
-                },
-                (EventVerdict::Pass, false) => passed += event.len(),
-                (_, true) => {}
-                (_, false) => {
-                    out.extend_from_slice(&chunk[..passed]);
-                    copying = true;
+            match (verdict, part) {
+                (Ok(EventVerdict::Pass), EventPart::Event(event)) => passed.pass(event, name),
+                (Ok(EventVerdict::Pass), EventPart::Piece { bytes, .. }) => {
+                    passed.pass(bytes, None)
                 }
+                (Ok(EventVerdict::Drop), _) => passed.has_dropped = true,
+                (Err(error), _) => failed = Some(error),
             }
         });
         seen.is_in_long_event = self.splitter.is_in_long_event();
-        if !copying && passed == chunk.len() {
-            return Ok(PushOutput::Whole);
+        match failed {
+            Some(error) => {
+                passed.copy();
+                Err(error)
+            }
+            None => Ok(passed.output()),
         }
-        if !copying {
-            out.extend_from_slice(&chunk[..passed]);
-        }
-        failed.map_or(Ok(PushOutput::Out), Err)
     }
+}
+
+/// Events of one chunk that pass: its first bytes as they are, until an event is not the next piece of them.
+struct PassedChunk<'a> {
+    chunk: &'a [u8],
+    /// First bytes of the chunk that pass.
+    first: usize,
+    /// What follows the first bytes does not pass.
+    has_dropped: bool,
+    /// What passes is appended to `out`.
+    copies: bool,
+    out: &'a mut BytesMut,
+}
+
+impl PassedChunk<'_> {
+    /// Passes the next event, or a piece of one, under another name of its model where there is one.
+    fn pass(&mut self, event: &[u8], name: Option<&ModelNameRewriter>) {
+        if self.has_dropped {
+            self.copy();
+        }
+        match (self.copies, name) {
+            (false, _) => self.first += event.len(),
+            (true, Some(name)) => name.event(event, self.out),
+            (true, None) => self.out.extend_from_slice(event),
+        }
+    }
+
+    /// Appends to `out` from now on, beginning with what has passed.
+    fn copy(&mut self) {
+        if !std::mem::replace(&mut self.copies, true) {
+            self.out.extend_from_slice(&self.chunk[..self.first]);
+        }
+    }
+
+    fn output(self) -> PushOutput {
+        match self.copies || self.first == 0 {
+            true => PushOutput::Out,
+            false => PushOutput::First(self.first),
+        }
+    }
+}
+
+/// Passes the event at the start of `bytes` if it has the form of an earlier one, and returns its length.
+fn pass_known(
+    bytes: &[u8],
+    template: &EventTemplate,
+    name: Option<&ModelNameRewriter>,
+    seen: &mut ResponseStats,
+    passed: &mut PassedChunk<'_>,
+) -> Option<usize> {
+    if seen.end != StreamEnd::Open || seen.output.is_some() {
+        return None;
+    }
+    let event = template.recognize(bytes, seen.text_place, &mut seen.text)?;
+    match name {
+        Some(_) => template.write(event, passed.out),
+        None => passed.pass(&bytes[..event.len], None),
+    }
+    Some(event.len)
 }
 
 /// Decoder of responses in the client's own dialect.
@@ -171,13 +234,18 @@ impl Passthrough {
     /// A decoder of the response to `call`.
     pub fn decoder(call: &Call) -> Box<dyn ResponseDecoder> {
         Box::new(Passthrough {
-            body: PassedBody::Json(MemberScanner::new("usage")),
+            body: PassedBody::Json(json_scanner()),
             expects_events: expects_events(call),
             hides_usage: call.stream && !call.usage_requested,
             choices: call.choices,
             name: None,
         })
     }
+}
+
+/// Scanner of a whole response: its usage, and whether it names an error.
+fn json_scanner() -> MemberScanner {
+    MemberScanner::new("usage").watching("error")
 }
 
 impl ResponseDecoder for Passthrough {
@@ -198,7 +266,7 @@ impl ResponseDecoder for Passthrough {
                 let mode = BodyMode::Json {
                     is_unchanged: self.name.is_none(),
                 };
-                (PassedBody::Json(MemberScanner::new("usage")), mode)
+                (PassedBody::Json(json_scanner()), mode)
             }
         };
         self.body = body;
@@ -218,13 +286,17 @@ impl ResponseDecoder for Passthrough {
         match &mut self.body {
             PassedBody::Json(scan) => {
                 stats.token = true;
-                stats.keep_whole(chunk);
-                scan.push(chunk);
-                if let Some(usage) = scan.take_value() {
+                if let Some(usage) = scan.push(chunk) {
                     stats.usage = Usage::from_openai(usage);
                 }
+                stats.names_error = scan.has_watched();
+                let has_output = stats.usage.is_some_and(|usage| usage.output_tokens > 0);
+                // An object that has ended with its usage needs no count of its text.
+                if stats.output.is_some() || !(has_output && scan.is_over()) {
+                    stats.keep_whole(chunk);
+                }
                 match self.name.as_mut().is_none_or(|name| name.take(chunk, out)) {
-                    true => Ok(PushOutput::Whole),
+                    true => Ok(PushOutput::First(chunk.len())),
                     false => Ok(PushOutput::Out),
                 }
             }
@@ -298,11 +370,12 @@ fn pass_unread(piece: &[u8], begins: bool, seen: &mut ResponseStats) -> EventVer
 }
 
 /// Returns whether the client sees this event, after reading usage, errors and the end mark from
-/// it.
+/// it. The form of one that only adds a text is kept.
 fn look(
     event: &[u8],
     hides_usage: bool,
     seen: &mut ResponseStats,
+    (template, name): (&mut EventTemplate, Option<&ModelNameRewriter>),
 ) -> Result<EventVerdict, ResponseError> {
     if seen.end != StreamEnd::Open {
         return Ok(EventVerdict::Drop);
@@ -314,16 +387,18 @@ fn look(
         seen.end = StreamEnd::Complete;
         return Ok(EventVerdict::Pass);
     }
-    let names = |finder: &Finder<'_>| {
-        let at = finder.find(&data);
-        at.is_some_and(|at| !is_null(&data[at + finder.needle().len()..]))
-    };
-    let quiet = seen.output.is_none() && !names(&USAGE) && !names(&FINISH) && !names(&ERROR);
-    if quiet
-        && let Some(place) = seen.text_place
-        && count_texts(&data, place, &mut seen.text)
+    if let Some(place) = seen.text_place
+        && seen.output.is_none()
+        && is_quiet(&data)
     {
-        return Ok(EventVerdict::Pass);
+        let counted = count_texts(&data, place, &mut seen.text);
+        if let (Cow::Borrowed(data), Some(text)) = (&data, counted.only) {
+            let at = data.as_ptr() as usize - event.as_ptr() as usize;
+            template.learn(event, at + text.start..at + text.end, place, name);
+        }
+        if counted.has_text {
+            return Ok(EventVerdict::Pass);
+        }
     }
     // What cannot be read is the client's to judge: it is passed, as a proxy does.
     let Ok(chunk) = serde_json::from_slice::<Chunk<'_>>(&data) else {
@@ -334,7 +409,7 @@ fn look(
     }
     if chunk.count(seen) {
         seen.token = true;
-        seen.text_place = (0..TEXTS.len()).find(|place| has_text(&data, *place));
+        seen.text_place = place_of_text(&data);
     }
     let usage = chunk
         .usage
@@ -348,51 +423,13 @@ fn look(
     })
 }
 
-/// Returns whether a text that is not empty stands at this place. A text that only speaks of such a
-/// place has its quotes escaped.
-fn has_text(data: &[u8], place: usize) -> bool {
-    let finder = &TEXTS[place];
-    finder.find(data).is_some_and(|at| {
-        let value = data[at + finder.needle().len()..].trim_ascii_start();
-        matches!(value, [b'"', first, ..] if *first != b'"')
-    })
-}
-
-/// Counts every text at this place, one for each choice; whether there is any that is not empty.
-fn count_texts(data: &[u8], place: usize, count: &mut TextCount) -> bool {
-    let finder = &TEXTS[place];
-    let mut rest = data;
-    let mut found = false;
-    while let Some(at) = finder.find(rest) {
-        rest = rest[at + finder.needle().len()..].trim_ascii_start();
-        let Some(text) = rest.strip_prefix(b"\"") else {
-            continue;
-        };
-        let Some(end) = text_end(text) else { break };
-        match std::str::from_utf8(&text[..end]) {
-            Ok(plain) if !plain.contains('\\') => count.push(plain),
-            _ => match serde_json::from_slice::<String>(&rest[..end + 2]) {
-                Ok(plain) => count.push(&plain),
-                Err(_) => break,
-            },
-        }
-        found |= end > 0;
-        rest = &text[end..];
-    }
-    found
-}
-
-/// Length of a JSON string behind its opening quote.
-fn text_end(text: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    loop {
-        at += memchr::memchr2(b'"', b'\\', text.get(at..)?)?;
-        match text[at] {
-            b'"' => return Some(at),
-            // Whatever is escaped is no end.
-            _ => at += 2,
-        }
-    }
+/// Returns whether an event names neither usage nor an end nor an error.
+fn is_quiet(data: &[u8]) -> bool {
+    let names = |finder: &Finder<'_>| {
+        let at = finder.find(data);
+        at.is_some_and(|at| !is_null(&data[at + finder.needle().len()..]))
+    };
+    !names(&USAGE) && !names(&FINISH) && !names(&ERROR)
 }
 
 /// Returns whether `: null` follows: many servers put that into every chunk.

@@ -143,5 +143,5 @@ impl ResponseDecoder for Opaque {
 fn pass(chunk: &[u8], cx: &mut DecoderContext<'_>) -> PushOutput {
     cx.stats.token = true;
     cx.stats.keep(chunk);
-    PushOutput::Whole
+    PushOutput::First(chunk.len())
 }

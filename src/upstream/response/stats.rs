@@ -2,11 +2,10 @@
 //!
 //! Counts and, where an estimate needs one, a bounded sample; no dialect is read here.
 
-use std::borrow::Cow;
-
 use infergate_core::billing::{TextCount, Usage};
 use serde_json::value::RawValue;
 
+use super::event_text::count_text;
 use super::output_sample::OutputSample;
 use super::reported_metrics::MetricModes;
 
@@ -24,11 +23,13 @@ pub struct ResponseStats {
     /// Index of the known place the last token stood at.
     pub(super) text_place: Option<usize>,
     /// Sample for an estimate; of a stream only where the backend's own count is not believed.
-    pub(super) output: Option<Box<OutputSample>>,
+    pub(super) output: Option<OutputSample>,
     /// Choices that have begun, and those with a finish reason: a bit for each number.
     pub(super) choices: u128,
     pub(super) finished: u128,
     pub(super) end: StreamEnd,
+    /// A whole response that passes has a top-level `error`.
+    pub(super) names_error: bool,
     /// A whole response has generated text in it.
     pub(super) has_text: bool,
     /// The client has a part of an event that is too long to be held, and not its end.
@@ -59,10 +60,11 @@ impl ResponseStats {
 
     /// Counts a generated text, a JSON string.
     pub(super) fn generated(&mut self, text: &RawValue) {
-        let Ok(plain) = serde_json::from_str::<Cow<'_, str>>(text.get()) else {
+        let quoted = text.get().strip_prefix('"');
+        let inner = quoted.and_then(|text| text.strip_suffix('"'));
+        if !inner.is_some_and(|inner| count_text(inner.as_bytes(), &mut self.text)) {
             return;
-        };
-        self.text.push(&plain);
+        }
         if let Some(output) = &mut self.output {
             output.text(text);
         }

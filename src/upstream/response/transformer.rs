@@ -18,11 +18,13 @@ use infergate_core::billing::{Metrics, Usage};
 use infergate_core::model::{ModelInAnswers, ModelSpec, Trust};
 
 use super::body_kind::{BodyKind, EVENT_STREAM, JSON};
+use super::client_error::is_error_body;
 use super::decoder::{
     Body, BodyMode, DecoderContext, DecoderHead, PushOutput, ResponseDecoder, expects_events,
 };
 use super::error::ResponseError;
 use super::model_name::ModelNameRewriter;
+use super::output_sample::OutputSample;
 use super::reported_metrics::{self, MetricModes, ReportedMetrics};
 use super::stats::{ResponseStats, StreamEnd};
 use super::task_transform::TaskTransform;
@@ -116,7 +118,7 @@ impl ResponseTransformer {
             self.stats.modes = MetricModes::of(&model.metrics);
         }
         if model.metrics_trust != Trust::Trust {
-            self.stats.output = Some(Box::default());
+            self.stats.output = Some(OutputSample::default());
         }
         self.task = session.map(|session| TaskTransform::new(session, self.dialect));
         self
@@ -171,6 +173,11 @@ impl ResponseTransformer {
         matches!(self.body.mode, BodyMode::Json { .. })
     }
 
+    /// Returns whether `body`, a whole response that has passed, is an error's.
+    pub fn is_error(&self, body: &[u8]) -> bool {
+        self.stats.names_error && is_error_body(body)
+    }
+
     /// Every byte passes unchanged, so the backend's `Content-Length` holds for the client too.
     pub fn passes_length(&self) -> bool {
         match self.body.mode {
@@ -205,7 +212,7 @@ impl ResponseTransformer {
         let mut events = BytesMut::new();
         let pushed = self.push_shaped(chunk, &mut events);
         let events = match &pushed {
-            Ok(PushOutput::Whole) => chunk,
+            Ok(PushOutput::First(len)) => &chunk[..*len],
             Ok(PushOutput::Out) | Err(_) => &events,
         };
         self.translate_events(events, out)?;
@@ -226,7 +233,7 @@ impl ResponseTransformer {
         let mut events = BytesMut::new();
         let read = decoder.push(chunk, &mut cx, &mut events);
         let events = match &read {
-            Ok(PushOutput::Whole) => chunk,
+            Ok(PushOutput::First(len)) => &chunk[..*len],
             Ok(PushOutput::Out) | Err(_) => &events,
         };
         self.shape_events(events, out)?;

@@ -13,6 +13,7 @@ use crate::upstream::backend;
 
 mod pass;
 mod posted;
+mod reference;
 mod run;
 
 fn chat(members: &str) -> Call {
@@ -64,9 +65,9 @@ fn relay<'a>(
         let mut out = BytesMut::new();
         let pushed = answer.push(chunk, &mut out);
         match pushed {
-            Ok(PushOutput::Whole) => {
-                assert!(out.is_empty() && !chunk.is_empty());
-                sent.extend_from_slice(chunk);
+            Ok(PushOutput::First(len)) => {
+                assert!(out.is_empty() && len > 0);
+                sent.extend_from_slice(&chunk[..len]);
             }
             Ok(PushOutput::Out) => sent.extend_from_slice(&out),
             Err(error) => {

@@ -46,7 +46,7 @@ fn a_chunk_of_whole_events_is_forwarded_without_a_copy() {
     let mut out = BytesMut::new();
     assert_eq!(
         answer.push(VLLM_TEXT.as_bytes(), &mut out),
-        Ok(PushOutput::Whole)
+        Ok(PushOutput::First(VLLM_TEXT.len()))
     );
     assert_eq!(
         answer.push(VLLM_USAGE.as_bytes(), &mut out),
@@ -56,7 +56,7 @@ fn a_chunk_of_whole_events_is_forwarded_without_a_copy() {
     assert!(out.is_empty());
     assert_eq!(
         answer.push(DONE.as_bytes(), &mut out),
-        Ok(PushOutput::Whole)
+        Ok(PushOutput::First(DONE.len()))
     );
     assert!(answer.is_done());
 }
