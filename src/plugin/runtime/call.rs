@@ -3,14 +3,16 @@
 //! Calls nothing. A task's input may be a picture of many MiB, which takes its time to read; every other hook
 //! is handed little.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::BuildHasher;
+use std::sync::LazyLock;
 
+use hashbrown::DefaultHashBuilder;
 use infergate_core::AccountId;
 
 use crate::plugin::failure::Failure;
 use crate::plugin::runtime::breaker::CallOrigin;
 use crate::plugin::runtime::store::CallError;
-use crate::telemetry::plugin_metrics;
+use crate::telemetry::plugin_metrics::PluginHook;
 
 /// Processor time in ms that a task's hook has for each MiB of its input, beside its deadline. Several times
 /// the time of the slowest shipped task, which reads a list of bytes.
@@ -49,12 +51,16 @@ impl HookCall {
         }
     }
 
+    /// The hook as a label; none for the calls of tools.
+    pub fn label(self) -> Option<PluginHook> {
+        PluginHook::from_name(self.name)
+    }
+
     /// The call as the breaker sees it.
     pub fn origin(self, caller: Option<Caller<'_>>) -> CallOrigin {
-        let hook = plugin_metrics::PluginHook::from_name(self.name);
         CallOrigin {
-            account: caller.map(|caller| digest(caller.account)),
-            hook: hook.map_or(0, |hook| hook as usize),
+            account: caller.map(|caller| account_digest(caller.account)),
+            hook: self.label().map_or(0, |hook| hook as usize),
         }
     }
 }
@@ -69,8 +75,8 @@ pub fn slow_by_size(hook: HookCall, mut call_error: Box<CallError>) -> Box<CallE
     call_error
 }
 
-fn digest(account: &AccountId) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    account.hash(&mut hasher);
-    hasher.finish()
+/// Digest of an account, the same for as long as the process runs.
+pub fn account_digest(account: &AccountId) -> u64 {
+    static HASHER: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::default);
+    HASHER.hash_one(account)
 }

@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use infergate_core::Millis;
 use infergate_core::task::TaskDescription;
 use parking_lot::Mutex;
 use wasmtime::Store;
@@ -30,7 +31,7 @@ use crate::plugin::runtime::store::{
 use crate::plugin::spec::{Bounds, InstancePolicy, World};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::event::PluginIdentity;
-use crate::telemetry::plugin_metrics::{self, CallResult};
+use crate::telemetry::plugin_metrics::{CallResult, PluginHook};
 use crate::telemetry::{PluginMetrics, off_the_worker};
 
 /// Calls one guest answers before it is replaced: bounds what a leak can add up to.
@@ -109,8 +110,8 @@ pub struct Revision {
 }
 
 /// Owner of the instance that a call needs, and the idle instance if there is one.
-struct InstanceClaim {
-    owner: InstanceOwner,
+struct InstanceClaim<'a> {
+    owner: InstanceOwner<'a>,
     /// True when the instance may be kept for another call.
     may_keep: bool,
     idle: Option<Box<GuestInstance>>,
@@ -175,26 +176,32 @@ impl Revision {
         invoke: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let clock = self.context.runtime.clock;
-        let Some(pass) = self.breaker.lock().admit(clock.now()) else {
+        let began_us = clock.micros();
+        let Some(pass) = self.breaker.lock().admit(Millis(began_us / 1000)) else {
             self.count_skipped(hook);
             return Err(Failure::Unavailable("its breaker is open"));
         };
-        let by = hook.origin(caller);
-        let began_us = clock.micros();
         let claim = self.claim(caller);
+        let label = hook.label();
+        let by = CallOrigin {
+            account: claim.owner.account_digest(),
+            hook: label.map_or(0, |hook| hook as usize),
+        };
         let is_slow = self.is_slow(hook, claim.idle.is_some());
         let ended = off_the_worker(is_slow, || self.call_caught(hook, caller, claim, invoke));
         let ended = ended.map_err(|call_error| slow_by_size(hook, call_error));
-        let took_us = clock.micros().saturating_sub(began_us);
+        let ended_us = clock.micros();
+        let took_us = ended_us.saturating_sub(began_us);
         self.tally.record_duration(took_us);
         let result = match &ended {
             Ok(_) => CallResult::Answered,
             Err(call_error) => result_of(&call_error.failure),
         };
-        self.observe(hook, result, took_us);
+        self.observe(label, result, took_us);
         match ended {
             Ok(answer) => {
-                self.breaker.lock().record_end(pass, by, true, clock.now());
+                let now = Millis(ended_us / 1000);
+                self.breaker.lock().record_end(pass, by, true, now);
                 Ok(answer)
             }
             Err(call_error) => {
@@ -240,7 +247,7 @@ impl Revision {
     /// Counts a call that its breaker kept from it.
     pub fn count_skipped(&self, hook: HookCall) {
         self.tally.count_failure(&Failure::Unavailable("breaker"));
-        self.observe(hook, CallResult::Unavailable, 0);
+        self.observe(hook.label(), CallResult::Unavailable, 0);
     }
 
     /// True when a guest can take so many bytes. A call that is too large is not made, and the breaker does
@@ -255,7 +262,7 @@ impl Revision {
         }
         let failure = Failure::TooLarge { bytes, max };
         self.tally.count_failure(&failure);
-        self.observe(hook, CallResult::Unavailable, 0);
+        self.observe(hook.label(), CallResult::Unavailable, 0);
         Err(failure)
     }
 
@@ -267,7 +274,7 @@ impl Revision {
         let ended = self.breaker.lock().revoke_success(by, now);
         let opened = self.run_due_check(ended);
         self.tally.count_failure(&failure);
-        if let Some(hook) = plugin_metrics::PluginHook::from_name(hook.name) {
+        if let Some(hook) = hook.label() {
             self.metrics.record_invalid_result(hook);
         }
         self.log_failure(
@@ -337,7 +344,7 @@ impl Revision {
         invoke: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let claim = InstanceClaim {
-            owner: (self.number, None),
+            owner: InstanceOwner::of(self.number, None),
             may_keep: false,
             idle: None,
             is_repetition: true,
@@ -411,10 +418,10 @@ impl Revision {
     }
 
     /// Claims the idle instance of this caller, if there is one.
-    fn claim(&self, caller: Option<Caller<'_>>) -> InstanceClaim {
-        let owner = (self.number, caller.map(|caller| caller.account.clone()));
+    fn claim<'a>(&self, caller: Option<Caller<'a>>) -> InstanceClaim<'a> {
+        let owner = InstanceOwner::of(self.number, caller.map(|caller| caller.account));
         let keeps = self.reuses_instances();
-        let waiting = keeps.then(|| self.context.pool.take(&owner)).flatten();
+        let waiting = keeps.then(|| self.context.pool.take(owner)).flatten();
         InstanceClaim {
             owner,
             may_keep: keeps,
@@ -444,7 +451,7 @@ impl Revision {
         &self,
         hook: HookCall,
         caller: Option<Caller<'_>>,
-        claim: InstanceClaim,
+        claim: InstanceClaim<'_>,
         invoke: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> CallOutcome<T> {
         catch_unwind(AssertUnwindSafe(|| {
@@ -462,7 +469,7 @@ impl Revision {
         &self,
         hook: HookCall,
         caller: Option<Caller<'_>>,
-        claim: InstanceClaim,
+        claim: InstanceClaim<'_>,
         invoke: impl FnOnce(&mut Store<GuestState>, &Exports) -> wasmtime::Result<Result<T, Failure>>,
     ) -> CallOutcome<T> {
         let InstanceClaim {
@@ -504,8 +511,8 @@ impl Revision {
         hook.deadline_ms.max(SETUP_DEADLINE_MS).max(measured * 4)
     }
 
-    fn observe(&self, hook: HookCall, result: CallResult, took_us: u64) {
-        if let Some(hook) = plugin_metrics::PluginHook::from_name(hook.name) {
+    fn observe(&self, hook: Option<PluginHook>, result: CallResult, took_us: u64) {
+        if let Some(hook) = hook {
             self.metrics.record_call(hook, result, took_us);
         }
     }

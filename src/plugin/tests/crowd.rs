@@ -210,3 +210,52 @@ fn a_slow_task_leaves_the_worker_to_the_other_requests() {
     prepare();
     assert!(leaves_the_worker(prepare));
 }
+
+#[test]
+fn a_guest_that_another_thread_has_kept_is_used_before_one_is_made() {
+    let stand = TestHost::new();
+    let world = World::BillingFormula;
+    let spec = stand.spec("p", world, &Wat::of(world));
+    let plugins = stand.load(&spec).unwrap();
+    let model = user_of(&spec);
+    let call = |account: &str| assert!(!price(&plugins, &model, account).fell_back);
+    let live = || stand.host.counts().instances_live;
+    call("a");
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| call("a"));
+        });
+        assert_eq!(live(), 1);
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| call("b"));
+    });
+    call("b");
+    assert_eq!(live(), 2, "another account's guest is not used");
+}
+
+#[test]
+fn the_bounds_of_waiting_guests_hold_for_all_threads_together() {
+    let stand = TestHost::new();
+    let world = World::BillingFormula;
+    let spec = stand.spec("p", world, &Wat::of(world));
+    let plugins = stand.load(&spec).unwrap();
+    let model = user_of(&spec);
+    stand.host.allow_warm_mib(1);
+    let (mut warm, mut live) = (0, 0);
+    for account in 0..40 {
+        std::thread::scope(|scope| {
+            let account = format!("account-{account}");
+            let (plugins, model) = (&plugins, &model);
+            scope.spawn(move || price(plugins, model, &account));
+        });
+        let counts = stand.host.counts();
+        assert!(counts.warm_bytes <= 1 << 20, "{}", counts.warm_bytes);
+        warm = warm.max(counts.warm_bytes);
+        live = live.max(counts.instances_live);
+    }
+    assert!(warm > 900 << 10 && live <= 13, "{warm} {live}");
+    stand.host.expire_guests_at(Millis(1 << 40));
+    let counts = stand.host.counts();
+    assert_eq!((counts.instances_live, counts.warm_bytes), (0, 0));
+}
