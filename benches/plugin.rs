@@ -3,7 +3,7 @@
 //! Not a test of behaviour: `src/plugin/tests` and `tests/it/plugins` are. CPU is the thread's own, in
 //! microseconds, median of nine batches; the table of evil guests is on the wall of an idle machine.
 //! The guests are the shipped ones: `scripts/plugins` builds them first. Usage:
-//! `cargo bench --bench plugin -- [--quick]`.
+//! `cargo bench --bench plugin -- [--quick | --price CALLS]`.
 //!
 //! | group | figure | target |
 //! |---|---|---|
@@ -47,6 +47,10 @@ mod room {
 pub type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 fn main() -> Fallible<()> {
+    if let Some(calls) = std::env::args().skip_while(|word| word != "--price").nth(1) {
+        calls::price_only(calls.parse()?);
+        return Ok(());
+    }
     let quick = std::env::args().any(|argument| argument == "--quick");
     println!("{}", procfs::machine());
     calls::run(quick);

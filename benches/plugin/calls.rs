@@ -100,6 +100,39 @@ pub fn run(quick: bool) {
     cached(calls);
 }
 
+/// Makes so many price calls of two metrics on a warm guest, and prints nothing: for an instruction counter.
+/// The difference between two counts is exact, since all else is the same.
+pub fn price_only(calls: u32) {
+    let model = user("billing", "text-generation");
+    let spec = spec(&shipped("neurons"), "billing-formula", "auto");
+    let (_host, plugins) = loaded(&spec, &model);
+    let names = ["input_tokens", "output_tokens"];
+    let tariff = Tariff {
+        coefficients: names.iter().map(|name| (Arc::from(*name), 0.02)).collect(),
+        ..Tariff::default()
+    };
+    let account = AccountId::from("acme");
+    let slot = plugins.billing(&model);
+    for call in 0..calls {
+        let metrics = names.map(|name| Metric {
+            name: name.into(),
+            value: f64::from(call % 512),
+            source: MetricSource::Reported,
+        });
+        let report = UsageReport {
+            model: "@cf/meta/llama-3.1-8b-instruct",
+            trust: Trust::Trust,
+            ending: BillingOutcome::Completed,
+            streamed: false,
+            metrics: &metrics,
+            queue_ms: 1,
+            infer_ms: 2,
+        };
+        let priced = calling(&account, |caller| slot.price(caller, &tariff, &report));
+        assert!(!black_box(priced).fell_back);
+    }
+}
+
 type Call<'a> = dyn Fn(&PluginSnapshot, &ModelSpec) + 'a;
 
 fn price(plugins: &PluginSnapshot, model: &ModelSpec) {

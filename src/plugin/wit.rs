@@ -14,6 +14,7 @@ pub const PLUGIN: &[(&str, &str)] = &[
         "lifecycle.wit",
         include_str!("../../wit/plugin/lifecycle.wit"),
     ),
+    ("pricing.wit", include_str!("../../wit/plugin/pricing.wit")),
     ("routing.wit", include_str!("../../wit/plugin/routing.wit")),
     (
         "task-stream.wit",
@@ -44,7 +45,7 @@ mod tests {
     use wit_parser::Resolve;
 
     #[test]
-    fn what_is_written_is_every_file_and_parses_with_its_five_worlds() {
+    fn what_is_written_is_every_file_and_parses_with_its_worlds() {
         let folder = tempfile::tempdir().unwrap();
         super::write(folder.path()).unwrap();
         let mut resolve = Resolve::default();
@@ -54,6 +55,8 @@ mod tests {
             "task-schema-streaming",
             "billing-formula",
             "billing-estimator",
+            "pricing-formula",
+            "pricing-estimator",
             "routing-policy",
         ] {
             resolve.select_world(&[package], Some(world)).unwrap();

@@ -32,9 +32,9 @@ fn formula(imports: &str, price: &str) -> Vec<u8> {
           (local.set $at (i32.and (i32.add (global.get $heap) (i32.const 15)) (i32.const -16)))
           (global.set $heap (i32.add (local.get $at) (local.get $size)))
           (local.get $at))
-        (func (export \"infergate:plugin/lifecycle@1.0.0#configure\") (param i32 i32) (result i32)
+        (func (export \"infergate:plugin/lifecycle@1.1.0#configure\") (param i32 i32) (result i32)
           (i32.store8 (i32.const 1024) (i32.const 0)) (i32.const 1024))
-        (func (export \"infergate:plugin/billing@1.0.0#price\")
+        (func (export \"infergate:plugin/billing@1.1.0#price\")
           (param f64 i32 i32 i32 i32) (param i32 i32 i32 i32 i32) (param i32) (param $count i32)
           (param i64 i64) (result i32)
           (global.set $heap (i32.const 4096)) {price}))"
@@ -44,8 +44,8 @@ fn formula(imports: &str, price: &str) -> Vec<u8> {
     infergate::parts::wit::write(folder.path()).unwrap();
     let mut resolve = Resolve::default();
     let (package, _) = resolve.push_dir(folder.path()).unwrap();
-    let world = "package test:guest; world guest { include infergate:plugin/billing-formula@1.0.0;
-        include infergate:plugin/grants@1.0.0; }";
+    let world = "package test:guest; world guest { include infergate:plugin/billing-formula@1.1.0;
+        include infergate:plugin/grants@1.1.0; }";
     let world = match imports.is_empty() {
         true => resolve.select_world(&[package], Some("billing-formula")),
         false => {

@@ -25,42 +25,42 @@ macro_rules! interface {
 interface!(
     lifecycle,
     "lifecycle-only",
-    "package infergate:sdk; world lifecycle-only { export infergate:plugin/lifecycle@1.0.0; }",
+    "package infergate:sdk; world lifecycle-only { export infergate:plugin/lifecycle@1.1.0; }",
     "export_lifecycle_interface",
     "infergate_sdk::bindings::lifecycle"
 );
 interface!(
     task,
     "task-only",
-    "package infergate:sdk; world task-only { export infergate:plugin/task@1.0.0; }",
+    "package infergate:sdk; world task-only { export infergate:plugin/task@1.1.0; }",
     "export_task_interface",
     "infergate_sdk::bindings::task"
 );
 interface!(
     task_stream,
     "task-stream-only",
-    "package infergate:sdk; world task-stream-only { export infergate:plugin/task-stream@1.0.0; }",
+    "package infergate:sdk; world task-stream-only { export infergate:plugin/task-stream@1.1.0; }",
     "export_task_stream_interface",
     "infergate_sdk::bindings::task_stream"
 );
 interface!(
-    billing,
-    "billing-only",
-    "package infergate:sdk; world billing-only { export infergate:plugin/billing@1.0.0; }",
-    "export_billing_interface",
-    "infergate_sdk::bindings::billing"
+    pricing,
+    "pricing-only",
+    "package infergate:sdk; world pricing-only { export infergate:plugin/pricing@1.1.0; }",
+    "export_pricing_interface",
+    "infergate_sdk::bindings::pricing"
 );
 interface!(
     estimator,
     "estimator-only",
-    "package infergate:sdk; world estimator-only { export infergate:plugin/estimator@1.0.0; }",
+    "package infergate:sdk; world estimator-only { export infergate:plugin/estimator@1.1.0; }",
     "export_estimator_interface",
     "infergate_sdk::bindings::estimator"
 );
 interface!(
     routing,
     "routing-only",
-    "package infergate:sdk; world routing-only { export infergate:plugin/routing@1.0.0; }",
+    "package infergate:sdk; world routing-only { export infergate:plugin/routing@1.1.0; }",
     "export_routing_interface",
     "infergate_sdk::bindings::routing"
 );

@@ -91,24 +91,127 @@ macro_rules! export_task_stream {
     };
 }
 
-/// Makes a [`Billing`](crate::Billing) the plugin of this crate: world `billing-formula`.
+/// Makes a [`Billing`](crate::Billing) the plugin of this crate: world `billing-formula`, interface `pricing`.
 #[macro_export]
 macro_rules! export_billing {
     ($plugin:ty $(, $log:ident)?) => {
         $crate::export_lifecycle!($plugin $(, $log)?);
 
-        impl $crate::bindings::billing::exports::infergate::plugin::billing::Guest for Exports {
-            fn price(
+        static FORMULA: $crate::Formula<$plugin> = $crate::Formula::new();
+
+        impl $crate::bindings::pricing::exports::infergate::plugin::pricing::Guest for Exports {
+            fn set_tariff(
+                number: u32,
                 tariff: $crate::Tariff,
-                usage: $crate::Usage,
-            ) -> Result<$crate::Charge, $crate::BillingError> {
+            ) -> Result<(), $crate::BillingError> {
                 let plugin = plugin().map_err($crate::BillingError::Broken)?;
-                <$plugin as $crate::Billing>::price(plugin, tariff, usage)
+                FORMULA.set_tariff(plugin, number, &tariff)
+            }
+            fn price(
+                _: u32,
+                _: $crate::bindings::pricing::exports::infergate::plugin::pricing::Usage,
+            ) -> Result<
+                $crate::bindings::pricing::exports::infergate::plugin::pricing::Charge,
+                $crate::BillingError,
+            > {
+                $crate::unexported()
             }
         }
-        $crate::bindings::billing::export_billing_interface!(
-            Exports with_types_in $crate::bindings::billing
+        $crate::bindings::pricing::export_pricing_interface!(
+            Exports with_types_in $crate::by_hand
         );
+    };
+}
+
+/// Exports the functions of `pricing` under their names: `set-tariff` as bindings read it, `price` without them. The
+/// macro of the bindings, which describes the interface to the encoder of the component, finds it in their place
+/// ([`by_hand`](crate::by_hand)). Signatures are the canonical ABI's, and the encoder holds them against the interface.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! export_pricing_functions {
+    ($exports:ident with_types_in $($path:tt)*) => {
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            use $crate::bindings::pricing::exports::infergate::plugin::pricing as bindings;
+
+            #[unsafe(export_name = "infergate:plugin/pricing@1.1.0#set-tariff")]
+            unsafe extern "C" fn set_tariff(
+                number: i32,
+                model: *mut u8,
+                model_len: usize,
+                trust: i32,
+                cost_per_infer: f64,
+                coefficients: *mut u8,
+                coefficients_len: usize,
+                criteria: *mut u8,
+                criteria_len: usize,
+                metrics: *mut u8,
+                metrics_len: usize,
+            ) -> *mut u8 {
+                // SAFETY: the host calls it by the canonical ABI, with memory that it got from `cabi_realloc`.
+                unsafe {
+                    bindings::_export_set_tariff_cabi::<$exports>(
+                        number,
+                        model,
+                        model_len,
+                        trust,
+                        cost_per_infer,
+                        coefficients,
+                        coefficients_len,
+                        criteria,
+                        criteria_len,
+                        metrics,
+                        metrics_len,
+                    )
+                }
+            }
+
+            #[unsafe(export_name = "cabi_post_infergate:plugin/pricing@1.1.0#set-tariff")]
+            unsafe extern "C" fn set_tariff_post_return(answer: *mut u8) {
+                // SAFETY: the host calls it once with the address that `set-tariff` returned.
+                unsafe { bindings::__post_return_set_tariff::<$exports>(answer) }
+            }
+
+            #[unsafe(export_name = "infergate:plugin/pricing@1.1.0#price")]
+            unsafe extern "C" fn price(
+                number: u32,
+                outcome: u32,
+                streamed: u32,
+                queue_ms: u64,
+                infer_ms: u64,
+                case: u32,
+                first: u64,
+                second: u64,
+                third: f64,
+                fourth: f64,
+                fifth: f64,
+                sixth: f64,
+                seventh: f64,
+                eighth: f64,
+            ) -> *const u64 {
+                let usage = $crate::FlatUsage {
+                    outcome,
+                    streamed,
+                    queue_ms,
+                    infer_ms,
+                };
+                let plugin = plugin();
+                if case == 0 {
+                    let (first, second) = (f64::from_bits(first), f64::from_bits(second));
+                    let few = [first, second, third, fourth, fifth, sixth, seventh, eighth];
+                    return FORMULA.price(plugin, number, usage, &few);
+                }
+                // SAFETY: the second case is a list, whose memory the host got from `cabi_realloc`.
+                let many = unsafe {
+                    Vec::from_raw_parts(
+                        first as usize as *mut f64,
+                        second as usize,
+                        second as usize,
+                    )
+                };
+                FORMULA.price(plugin, number, usage, &many)
+            }
+        };
     };
 }
 

@@ -15,8 +15,15 @@
 //! }
 //!
 //! impl Billing for Flat {
-//!     fn price(&self, _: Tariff, _: Usage) -> Result<Charge, BillingError> {
-//!         Ok(Charge { total: self.neurons, base: self.neurons, lines: vec![], visible: vec![] })
+//!     type Terms = ();
+//!
+//!     fn terms(&self, _: &Tariff) -> Result<(), BillingError> {
+//!         Ok(())
+//!     }
+//!
+//!     fn price(&self, _: &(), _: &Usage<'_>, charge: &mut Charge) -> Result<(), BillingError> {
+//!         charge.add_base(self.neurons);
+//!         Ok(())
 //!     }
 //! }
 //!
@@ -32,15 +39,16 @@ mod export;
 pub mod host;
 pub mod json;
 pub mod price;
+mod pricing;
 pub mod rank;
 mod settings;
 mod slot;
 pub mod standard;
 
-pub use bindings::billing::exports::infergate::plugin::billing::{
-    BillingError, Charge, Coefficient, Line, Metric, Outcome, Source, Tariff, Trust, Usage,
-};
 pub use bindings::lifecycle::exports::infergate::plugin::lifecycle::Problem;
+pub use bindings::pricing::exports::infergate::plugin::pricing::{
+    BillingError, Coefficient, Metric, Outcome, Source, Tariff, Trust,
+};
 pub use bindings::routing::exports::infergate::plugin::routing::{
     Candidate, Choice, Health, Hints,
 };
@@ -49,6 +57,24 @@ pub use bindings::task::exports::infergate::plugin::task::{
     TaskError, View,
 };
 pub use bindings::task_stream::exports::infergate::plugin::task_stream::{Event, Out, Step};
+pub use pricing::{Charge, Line, Usage};
+
+/// Place where the bindings' macro looks for the exports of `pricing`.
+#[doc(hidden)]
+pub mod by_hand {
+    pub mod exports {
+        pub mod infergate {
+            pub mod plugin {
+                pub mod pricing {
+                    pub use crate::export_pricing_functions as __export_infergate_plugin_pricing_1_1_0_cabi;
+                }
+            }
+        }
+    }
+}
+
+#[doc(hidden)]
+pub use pricing::{FlatUsage, Formula, unexported};
 pub use serde_json;
 pub use settings::Settings;
 #[doc(hidden)]
@@ -96,8 +122,20 @@ pub trait TaskStream: Task {
 
 /// From metrics to a charge.
 pub trait Billing: Plugin {
-    /// `total` must be `base` plus all lines, finite and not negative.
-    fn price(&self, tariff: Tariff, usage: Usage) -> Result<Charge, BillingError>;
+    /// Terms of a tariff, as the formula keeps them for many requests: texts read, indices found.
+    type Terms: Send;
+
+    /// The terms of a tariff. Called once for a tariff and the metrics that are priced under it.
+    fn terms(&self, tariff: &Tariff) -> Result<Self::Terms, BillingError>;
+
+    /// Writes the price of a request into `charge`, which is empty. `total` must be `base` plus all lines, finite
+    /// and not negative.
+    fn price(
+        &self,
+        terms: &Self::Terms,
+        usage: &Usage<'_>,
+        charge: &mut Charge,
+    ) -> Result<(), BillingError>;
 }
 
 /// A formula that can also estimate metrics from the bodies, for models that are not trusted.

@@ -167,7 +167,10 @@ fn outside(target: &PluginTarget) -> String {
         .into_iter()
         .map(str::to_owned)
         .collect();
-    let world = format!("{} (infergate:plugin 1.0.0)", target.world.name());
+    let mut exports = info.exports.iter();
+    let version = exports.find_map(|name| name.strip_prefix("infergate:plugin/lifecycle@"));
+    let version = version.unwrap_or_default();
+    let world = format!("{} (infergate:plugin {version})", target.world.name());
     let mut text = [
         line("file", &target.file.display().to_string()),
         line("sha256", &info.sha256),

@@ -7,6 +7,8 @@
 use serde_json::{Map, Value, json};
 use wasmtime::component::Type;
 
+use crate::plugin::loading::fixtures::pricing;
+
 /// Candidates, metrics, events of one call: real ones have fewer than ten.
 const ITEMS_MAX: usize = 8;
 /// Levels of a made-up JSON body.
@@ -329,6 +331,7 @@ fn keep_guarantees(hook: &str, args: &mut Map<String, Value>) {
             }
         }
         "price" => {
+            pricing::unite(args);
             once(args, "tariff", "coefficients", "metric");
             once(args, "usage", "metrics", "name");
         }

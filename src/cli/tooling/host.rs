@@ -169,7 +169,7 @@ impl OpenedComponent {
     pub fn hooks(&self) -> Vec<&'static str> {
         let hooks = HOOKS
             .iter()
-            .filter(|(hook, of)| self.base.function(of, hook).is_some());
+            .filter(|(hook, of)| self.base.has_hook(of, hook));
         hooks.map(|(hook, _)| *hook).collect()
     }
 

@@ -10,16 +10,29 @@ use crate::plugin::spec::World;
 use crate::plugin::wit;
 
 /// Order of the reference: what every plugin has, then role by role, then what may be imported.
-const ORDER: [&str; 9] = [
+const ORDER: [&str; 10] = [
     "lifecycle",
     "task",
     "task-stream",
     "billing",
+    "pricing",
     "estimator",
     "routing",
     "log",
     "counters",
     "tables",
+];
+
+/// Worlds in the order of the reference. `pricing-formula` and `pricing-estimator` are configured as the
+/// `billing` ones.
+const WORLDS: [&str; 7] = [
+    "task-schema",
+    "task-schema-streaming",
+    "billing-formula",
+    "pricing-formula",
+    "billing-estimator",
+    "pricing-estimator",
+    "routing-policy",
 ];
 
 /// The files of one world, or of all: a comment with the name, then the text.
@@ -30,13 +43,14 @@ pub fn world_text(world: Option<World>) -> String {
             "task",
             "task-stream",
             "billing",
+            "pricing",
             "estimator",
             "routing",
         ],
         Some(World::TaskSchema) => &["lifecycle", "task"],
         Some(World::TaskSchemaStreaming) => &["lifecycle", "task", "task-stream"],
-        Some(World::BillingFormula) => &["lifecycle", "billing"],
-        Some(World::BillingEstimator) => &["lifecycle", "billing", "estimator"],
+        Some(World::BillingFormula) => &["lifecycle", "billing", "pricing"],
+        Some(World::BillingEstimator) => &["lifecycle", "billing", "pricing", "estimator"],
         Some(World::RoutingPolicy) => &["lifecycle", "routing"],
     };
     let mut text = String::new();
@@ -67,12 +81,13 @@ pub fn wit_docs() -> Result<String, String> {
     let mut text = String::from(
         "# The interfaces of plugins\n\nMade from the WIT files by `infergate plugin doc`; \
          `infergate plugin wit` prints those.\n\n## Worlds\n\nWhat a component of each world exports. \
-         It may import `log`, `counters` and `tables`, each where the configuration grants it.\n\n\
+         It may import `log`, `counters` and `tables`, each where the configuration grants it. A component of \
+         `pricing-formula` is configured as `billing-formula`, one of `pricing-estimator` as `billing-estimator`.\n\n\
          | World | Exports |\n|---|---|\n",
     );
-    for world in World::ALL {
+    for world in WORLDS {
         let id = resolve
-            .select_world(&[package], Some(world.name()))
+            .select_world(&[package], Some(world))
             .map_err(|error| format!("{error:#}"))?;
         let exports = resolve.worlds[id].exports.keys();
         let names: Vec<String> = exports
@@ -83,7 +98,7 @@ pub fn wit_docs() -> Result<String, String> {
             .filter(|name| names.iter().any(|one| one == *name));
         let links = names.map(|name| format!("[`{name}`](#{name})"));
         let links: Vec<String> = links.collect();
-        let _ = writeln!(text, "| `{}` | {} |", world.name(), links.join(", "));
+        let _ = writeln!(text, "| `{world}` | {} |", links.join(", "));
     }
     for name in ORDER {
         let found = resolve

@@ -64,13 +64,22 @@ impl ComponentType {
             .any(|name| interface_of(name, PLUGIN) == Some((interface, true)))
     }
 
+    /// Interface by which it prices: `pricing`, or `billing` where it has no other.
+    fn formula(&self) -> &'static str {
+        match self.has("pricing") {
+            true => "pricing",
+            false => "billing",
+        }
+    }
+
     /// Exports that a plugin of that world needs and this component lacks.
     pub fn missing_exports(&self, world: World) -> Vec<String> {
+        let formula = self.formula();
         let needed: &[&str] = match world {
             World::TaskSchema => &["lifecycle", "task"],
             World::TaskSchemaStreaming => &["lifecycle", "task", "task-stream"],
-            World::BillingFormula => &["lifecycle", "billing"],
-            World::BillingEstimator => &["lifecycle", "billing", "estimator"],
+            World::BillingFormula => &["lifecycle", formula],
+            World::BillingEstimator => &["lifecycle", formula, "estimator"],
             World::RoutingPolicy => &["lifecycle", "routing"],
         };
         needed
@@ -105,7 +114,7 @@ impl ComponentType {
                 false => World::TaskSchema.name(),
             });
         }
-        if has(&["lifecycle", "billing"]) {
+        if has(&["lifecycle", self.formula()]) {
             worlds.push(match self.has("estimator") {
                 true => World::BillingEstimator.name(),
                 false => World::BillingFormula.name(),
@@ -288,6 +297,15 @@ mod tests {
         assert!(
             newer.missing_exports(World::RoutingPolicy)[0].contains("it is a `billing-formula`")
         );
+        let in_numbers = shape(
+            &[],
+            &[
+                "infergate:plugin/lifecycle@1.1.0",
+                "infergate:plugin/pricing@1.1.0",
+            ],
+        );
+        assert!(in_numbers.missing_exports(World::BillingFormula).is_empty());
+        assert_eq!(in_numbers.worlds(), ["billing-formula"]);
         let major = shape(
             &[],
             &[

@@ -9,7 +9,7 @@
 pub mod lifecycle {
     wasmtime::component::bindgen!({
         path: ["wit/host", "wit/plugin"],
-        inline: "package infergate:face; world lifecycle-only { export infergate:plugin/lifecycle@1.0.0; }",
+        inline: "package infergate:face; world lifecycle-only { export infergate:plugin/lifecycle@1.1.0; }",
         ownership: Borrowing { duplicate_if_necessary: true },
     });
     pub use exports::infergate::plugin::lifecycle::*;
@@ -19,7 +19,7 @@ pub mod lifecycle {
 pub mod task {
     wasmtime::component::bindgen!({
         path: ["wit/host", "wit/plugin"],
-        inline: "package infergate:face; world task-only { export infergate:plugin/task@1.0.0; }",
+        inline: "package infergate:face; world task-only { export infergate:plugin/task@1.1.0; }",
         ownership: Borrowing { duplicate_if_necessary: true },
     });
     pub use exports::infergate::plugin::task::*;
@@ -29,7 +29,7 @@ pub mod task {
 pub mod task_stream {
     wasmtime::component::bindgen!({
         path: ["wit/host", "wit/plugin"],
-        inline: "package infergate:face; world stream-only { export infergate:plugin/task-stream@1.0.0; }",
+        inline: "package infergate:face; world stream-only { export infergate:plugin/task-stream@1.1.0; }",
         ownership: Borrowing { duplicate_if_necessary: true },
     });
     pub use exports::infergate::plugin::task_stream::*;
@@ -39,17 +39,27 @@ pub mod task_stream {
 pub mod billing {
     wasmtime::component::bindgen!({
         path: ["wit/host", "wit/plugin"],
-        inline: "package infergate:face; world billing-only { export infergate:plugin/billing@1.0.0; }",
+        inline: "package infergate:face; world billing-only { export infergate:plugin/billing@1.1.0; }",
         ownership: Borrowing { duplicate_if_necessary: true },
     });
     pub use exports::infergate::plugin::billing::*;
+}
+
+/// A formula in numbers.
+pub mod pricing {
+    wasmtime::component::bindgen!({
+        path: ["wit/host", "wit/plugin"],
+        inline: "package infergate:face; world pricing-only { export infergate:plugin/pricing@1.1.0; }",
+        ownership: Borrowing { duplicate_if_necessary: true },
+    });
+    pub use exports::infergate::plugin::pricing::*;
 }
 
 /// A formula's own count.
 pub mod estimator {
     wasmtime::component::bindgen!({
         path: ["wit/host", "wit/plugin"],
-        inline: "package infergate:face; world estimator-only { export infergate:plugin/estimator@1.0.0; }",
+        inline: "package infergate:face; world estimator-only { export infergate:plugin/estimator@1.1.0; }",
         ownership: Borrowing { duplicate_if_necessary: true },
     });
 }
@@ -58,7 +68,7 @@ pub mod estimator {
 pub mod routing {
     wasmtime::component::bindgen!({
         path: ["wit/host", "wit/plugin"],
-        inline: "package infergate:face; world routing-only { export infergate:plugin/routing@1.0.0; }",
+        inline: "package infergate:face; world routing-only { export infergate:plugin/routing@1.1.0; }",
         ownership: Borrowing { duplicate_if_necessary: true },
     });
     pub use exports::infergate::plugin::routing::*;

@@ -17,4 +17,5 @@ pub(crate) mod imports;
 pub(crate) mod instance_pool;
 pub(crate) mod revision;
 pub(crate) mod store;
+pub(crate) mod tariff_table;
 pub(crate) mod ticker;

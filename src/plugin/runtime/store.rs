@@ -17,6 +17,7 @@ use crate::plugin::runtime::engine::{
     EnginePurpose, InstanceSlot, MEMORIES_PER_COMPONENT, TABLE_MAX_ELEMENTS, WasmRuntime,
 };
 use crate::plugin::runtime::grants::Grants;
+use crate::plugin::runtime::tariff_table::TariffTable;
 use crate::plugin::runtime::ticker::TickHandle;
 use crate::plugin::spec::Bounds;
 use crate::telemetry::PluginMetrics;
@@ -40,6 +41,8 @@ pub struct GuestState {
     pub request_id: String,
     /// Suppresses log lines and counts: the call is a repetition.
     pub is_repetition: bool,
+    /// Tariffs that the guest was handed.
+    pub tariffs: TariffTable,
     counts_fuel: bool,
     deadline: GuestDeadline,
     ticks: TickHandle,
@@ -128,6 +131,7 @@ pub struct ExportIndices {
     pub task: Option<bindings::task::TaskOnlyIndices>,
     pub stream: Option<bindings::task_stream::StreamOnlyIndices>,
     pub billing: Option<bindings::billing::BillingOnlyIndices>,
+    pub pricing: Option<bindings::pricing::PricingOnlyIndices>,
     pub estimator: Option<bindings::estimator::EstimatorOnlyIndices>,
     pub routing: Option<bindings::routing::RoutingOnlyIndices>,
 }
@@ -140,6 +144,7 @@ impl ExportIndices {
             task: bindings::task::TaskOnlyIndices::new(pre).ok(),
             stream: bindings::task_stream::StreamOnlyIndices::new(pre).ok(),
             billing: bindings::billing::BillingOnlyIndices::new(pre).ok(),
+            pricing: bindings::pricing::PricingOnlyIndices::new(pre).ok(),
             estimator: bindings::estimator::EstimatorOnlyIndices::new(pre).ok(),
             routing: bindings::routing::RoutingOnlyIndices::new(pre).ok(),
         }
@@ -152,6 +157,7 @@ pub struct Exports {
     pub task: Option<bindings::task::TaskOnly>,
     pub stream: Option<bindings::task_stream::StreamOnly>,
     pub billing: Option<bindings::billing::BillingOnly>,
+    pub pricing: Option<bindings::pricing::PricingOnly>,
     pub estimator: Option<bindings::estimator::EstimatorOnly>,
     pub routing: Option<bindings::routing::RoutingOnly>,
 }
@@ -212,6 +218,7 @@ impl GuestInstance {
             grants: Arc::clone(template.grants),
             request_id: String::new(),
             is_repetition: template.is_repetition,
+            tariffs: TariffTable::default(),
             counts_fuel: template.runtime.purpose == EnginePurpose::Tools,
             deadline: GuestDeadline::default(),
             ticks: template.runtime.ticker.handle(),
@@ -251,7 +258,8 @@ impl GuestInstance {
     /// to know of it.
     pub fn held_bytes(&self) -> usize {
         let limits = &self.store.data().limits;
-        limits.memory_bytes + limits.table_elements * size_of::<usize>() + GUEST_BYTES
+        let tables = limits.table_elements * size_of::<usize>();
+        limits.memory_bytes + tables + self.store.data().tariffs.bytes() + GUEST_BYTES
     }
 
     /// Ends the call: the instance is idle until the next.
@@ -300,6 +308,11 @@ fn build(
             .transpose()?,
         billing: at
             .billing
+            .as_ref()
+            .map(|i| i.load(&mut *store, &raw))
+            .transpose()?,
+        pricing: at
+            .pricing
             .as_ref()
             .map(|i| i.load(&mut *store, &raw))
             .transpose()?,

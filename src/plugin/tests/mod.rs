@@ -7,6 +7,7 @@ mod evil;
 pub(crate) mod guests;
 mod isolation;
 mod loading;
+mod pricing;
 mod rows;
 mod sessions;
 mod shipped;

@@ -4,9 +4,10 @@
 //! The rules are those of `infergate_tasks::estimate`: a text has max(words × 4/3, UTF-8 bytes ÷ 4) tokens, an
 //! image or a sound beside a text 1,024. No settings.
 
+use infergate_sdk::price::Linear;
 use infergate_sdk::{
     Billing, BillingError, Charge, Estimator, Plugin, Quantity, Settings, Tariff, Usage,
-    export_estimator, price,
+    export_estimator,
 };
 use infergate_tasks::estimate::estimate;
 
@@ -19,8 +20,20 @@ impl Plugin for Estimates {
 }
 
 impl Billing for Estimates {
-    fn price(&self, tariff: Tariff, usage: Usage) -> Result<Charge, BillingError> {
-        Ok(price::linear(tariff, &usage, 1.0))
+    type Terms = Linear;
+
+    fn terms(&self, tariff: &Tariff) -> Result<Linear, BillingError> {
+        Ok(Linear::new(tariff))
+    }
+
+    fn price(
+        &self,
+        terms: &Linear,
+        usage: &Usage<'_>,
+        charge: &mut Charge,
+    ) -> Result<(), BillingError> {
+        terms.add_to(charge, usage, 1.0);
+        Ok(())
     }
 }
 

@@ -3,7 +3,8 @@
 //! A metric without a coefficient is free, a coefficient without a metric counts nothing. No settings:
 //! the whole price list is the model's `tariff`.
 
-use infergate_sdk::{Billing, BillingError, Charge, Plugin, Settings, Tariff, Usage, price};
+use infergate_sdk::price::Linear;
+use infergate_sdk::{Billing, BillingError, Charge, Plugin, Settings, Tariff, Usage};
 
 struct Neurons;
 
@@ -14,8 +15,20 @@ impl Plugin for Neurons {
 }
 
 impl Billing for Neurons {
-    fn price(&self, tariff: Tariff, usage: Usage) -> Result<Charge, BillingError> {
-        Ok(price::linear(tariff, &usage, 1.0))
+    type Terms = Linear;
+
+    fn terms(&self, tariff: &Tariff) -> Result<Linear, BillingError> {
+        Ok(Linear::new(tariff))
+    }
+
+    fn price(
+        &self,
+        terms: &Linear,
+        usage: &Usage<'_>,
+        charge: &mut Charge,
+    ) -> Result<(), BillingError> {
+        terms.add_to(charge, usage, 1.0);
+        Ok(())
     }
 }
 

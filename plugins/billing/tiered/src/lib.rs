@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use infergate_sdk::price::Linear;
 use infergate_sdk::serde_json::Value;
 use infergate_sdk::{
-    Billing, BillingError, Charge, Plugin, Settings, Tariff, Usage, export_billing, price,
+    Billing, BillingError, Charge, Plugin, Settings, Tariff, Usage, export_billing,
 };
 
 struct Tiered {
@@ -42,7 +43,10 @@ impl Plugin for Tiered {
 }
 
 impl Billing for Tiered {
-    fn price(&self, tariff: Tariff, usage: Usage) -> Result<Charge, BillingError> {
+    /// The factor of the model's tier stands beside the linear price.
+    type Terms = (Linear, f64);
+
+    fn terms(&self, tariff: &Tariff) -> Result<(Linear, f64), BillingError> {
         let criteria = &tariff.criteria;
         let tier = criteria.iter().find(|(key, _)| *key == self.criterion);
         let factor = match tier {
@@ -51,7 +55,17 @@ impl Billing for Tiered {
                 BillingError::BadValue(format!("{} {tier} has no factor", self.criterion))
             })?,
         };
-        Ok(price::linear(tariff, &usage, factor))
+        Ok((Linear::new(tariff), factor))
+    }
+
+    fn price(
+        &self,
+        (linear, factor): &(Linear, f64),
+        usage: &Usage<'_>,
+        charge: &mut Charge,
+    ) -> Result<(), BillingError> {
+        linear.add_to(charge, usage, *factor);
+        Ok(())
     }
 }
 

@@ -42,6 +42,7 @@ const SDK: &[TemplateFile] = sdk!(
     "json.rs",
     "lib.rs",
     "price.rs",
+    "pricing.rs",
     "rank.rs",
     "settings.rs",
     "slot.rs",

@@ -1,4 +1,4 @@
-//! The worlds `billing-formula` and `billing-estimator`.
+//! The worlds `billing-formula` and `billing-estimator`: calls of the interfaces `pricing`, `billing`, `estimator`.
 //!
 //! A formula sees numbers and names of a request, and no account.
 
@@ -9,6 +9,7 @@ use infergate_core::model::{Tariff, Trust};
 use wasmtime::Store;
 
 use crate::plugin::failure::Failure;
+use crate::plugin::roles::billing::pricing;
 use crate::plugin::roles::captured_args;
 use crate::plugin::roles::guest::{ABSENT, broken, validated};
 use crate::plugin::roles::traits::BillingFormula;
@@ -84,49 +85,16 @@ impl Revision {
         tariff: &Tariff,
         report: &UsageReport<'_>,
     ) -> wasmtime::Result<Result<Charge, Failure>> {
-        let Some(billing) = &exports.billing else {
-            return Ok(Err(ABSENT));
+        let priced = match (&exports.pricing, &exports.billing) {
+            (Some(guest), _) => {
+                pricing::price(store, guest.infergate_plugin_pricing(), tariff, report)
+            }
+            (None, Some(guest)) => {
+                price_by_texts(store, guest.infergate_plugin_billing(), tariff, report)
+            }
+            (None, None) => Ok(Err(ABSENT)),
         };
-        let coefficients: Vec<wit::Coefficient<'_>> = tariff
-            .coefficients
-            .iter()
-            .map(|(metric, neurons)| wit::Coefficient {
-                metric,
-                neurons: *neurons,
-            })
-            .collect();
-        let criteria: Vec<(&str, &str)> = tariff
-            .criteria
-            .iter()
-            .map(|(name, value)| (&**name, &**value))
-            .collect();
-        let metrics: Vec<wit::Metric<'_>> = report
-            .metrics
-            .iter()
-            .map(|metric| wit::Metric {
-                name: &metric.name,
-                value: metric.value,
-                source: source(metric.source),
-            })
-            .collect();
-        let rates = wit::Tariff {
-            cost_per_infer: tariff.cost_per_infer,
-            coefficients: &coefficients,
-            criteria: &criteria,
-        };
-        let usage = wit::Usage {
-            model: report.model,
-            trust: trust(report.trust),
-            outcome: outcome(report.ending),
-            streamed: report.streamed,
-            metrics: &metrics,
-            queue_ms: report.queue_ms,
-            infer_ms: report.infer_ms,
-        };
-        let billing = billing.infergate_plugin_billing();
-        let returned = billing.call_price(store, rates, usage)?;
-        Ok(returned.map_err(billing_failure).and_then(|returned| {
-            let charge = charge_out(returned);
+        Ok(priced?.and_then(|charge| {
             let verdict = charge.validate(report, self.parts.bounds.charge_max as f64);
             validated(charge, verdict)
         }))
@@ -140,6 +108,53 @@ impl Revision {
             input_bytes: 0,
         }
     }
+}
+
+/// The charge of a component that has no interface but `billing`, not yet validated.
+fn price_by_texts(
+    store: &mut Store<GuestState>,
+    guest: &wit::Guest,
+    tariff: &Tariff,
+    report: &UsageReport<'_>,
+) -> wasmtime::Result<Result<Charge, Failure>> {
+    let coefficients: Vec<wit::Coefficient<'_>> = tariff
+        .coefficients
+        .iter()
+        .map(|(metric, neurons)| wit::Coefficient {
+            metric,
+            neurons: *neurons,
+        })
+        .collect();
+    let criteria: Vec<(&str, &str)> = tariff
+        .criteria
+        .iter()
+        .map(|(name, value)| (&**name, &**value))
+        .collect();
+    let metrics: Vec<wit::Metric<'_>> = report
+        .metrics
+        .iter()
+        .map(|metric| wit::Metric {
+            name: &metric.name,
+            value: metric.value,
+            source: source(metric.source),
+        })
+        .collect();
+    let rates = wit::Tariff {
+        cost_per_infer: tariff.cost_per_infer,
+        coefficients: &coefficients,
+        criteria: &criteria,
+    };
+    let usage = wit::Usage {
+        model: report.model,
+        trust: trust(report.trust),
+        outcome: outcome(report.ending),
+        streamed: report.streamed,
+        metrics: &metrics,
+        queue_ms: report.queue_ms,
+        infer_ms: report.infer_ms,
+    };
+    let returned = guest.call_price(store, rates, usage)?;
+    Ok(returned.map_err(billing_failure).map(charge_out))
 }
 
 fn source(source: MetricSource) -> wit::Source {
