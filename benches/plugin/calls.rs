@@ -202,6 +202,7 @@ fn input<'a>(body: &'a Bytes) -> TaskInput<'a> {
         model: "m",
         content_type: "application/json",
         body,
+        is_read: true,
         attributes: vec![("face".into(), "workers-ai".into())],
     }
 }

@@ -27,7 +27,7 @@ pub struct PreparedRequest {
     pub copied_bytes: u64,
 }
 
-/// Asks the model's task. Returns the session of an active task for the response. The memory of
+/// Asks the model's task. Returns the session of a task with hooks for the response. The memory of
 /// the check is a part of `share` meanwhile. A body with a `slot` is checked off the worker.
 ///
 /// # Errors
@@ -51,37 +51,52 @@ pub fn prepare(
         .backend
         .accepts(&call, model.spec.task)
         .map_err(ModelError::Unfit)?;
-    let mut task = model.task.begin(Caller {
-        account,
-        request_id: ctx.request_id(),
-    });
     let body = call.stripped_body();
     let index = index_bytes_max(body.len());
     if !share.grow(index) {
         return Err(ModelError::Unfit(Refusal::BodyBudgetSpent));
     }
-    let prepared = off_the_worker(slot.is_some(), || run_task(model, &mut task, call, body));
+    let mut task = model.task.has_hooks().then(|| {
+        model.task.begin(Caller {
+            account,
+            request_id: ctx.request_id(),
+        })
+    });
+    let prepared = off_the_worker(slot.is_some(), || {
+        run_task(model, task.as_mut(), call, body)
+    });
     share.shrink(index);
     drop(slot);
     let prepared = prepared.map_err(|refusal| {
-        ctx.record_plugins(task.uses());
+        if let Some(task) = &task {
+            ctx.record_plugins(task.uses());
+        }
         ModelError::Unfit(refusal)
     })?;
-    Ok((prepared, Some(task)))
+    Ok((prepared, task))
 }
 
+/// Checks the input; the hooks of `task` shape the payload, where it has any.
 fn run_task(
     model: &ModelRuntime,
-    task: &mut TaskSession,
+    task: Option<&mut TaskSession>,
     call: Call,
     body: Bytes,
 ) -> Result<PreparedRequest, Refusal> {
-    let payload = task.prepare(TaskInput {
+    let input = TaskInput {
         model: model.spec.id.as_str(),
         content_type: call.content_type.as_deref().unwrap_or(JSON),
         body: &body,
-        attributes: attributes(&call),
-    })?;
+        is_read: call.content_type.is_none(),
+        attributes: match &task {
+            Some(_) => attributes(&call),
+            None => Vec::new(),
+        },
+    };
+    let payload = match task {
+        Some(task) => task.prepare(input)?,
+        None => model.task.check(&input)?,
+    };
     let copied = payload.body.as_ptr() != call.body.as_ptr();
     let copied_bytes = if copied { payload.body.len() as u64 } else { 0 };
     let path = payload.backend_path.clone();

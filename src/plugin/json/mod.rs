@@ -5,6 +5,7 @@
 //! [`DEPTH_MAX`]. Called by the task session and by the checks of task descriptions.
 
 pub(crate) mod expansion;
+pub(crate) mod fast;
 pub(crate) mod node;
 pub(crate) mod outline;
 pub(crate) mod pointer;

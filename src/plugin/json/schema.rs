@@ -13,6 +13,7 @@ use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 
 use crate::plugin::json::expansion;
+use crate::plugin::json::fast::SchemaPlan;
 use crate::plugin::json::pointer;
 use crate::plugin::json::{Outline, OutlineJson};
 
@@ -34,6 +35,8 @@ pub struct Schema {
     text: Arc<str>,
     root: Value,
     validator: Validator<OutlineJson>,
+    /// For the check in one pass; none where a keyword has none.
+    plan: Option<SchemaPlan>,
     /// Subschemas it stands for.
     expansion: u64,
 }
@@ -81,10 +84,12 @@ impl Schema {
             .offline()
             .build(&root)
             .map_err(|error| unusable(&error))?;
+        let plan = SchemaPlan::of(&root);
         Ok(Schema {
             text: text.into(),
             root,
             validator,
+            plan,
             expansion,
         })
     }
@@ -97,6 +102,17 @@ impl Schema {
     /// The schema as it was written.
     pub fn text(&self) -> &Arc<str> {
         &self.text
+    }
+
+    /// Returns whether a JSON text certainly fits, and no name stands twice in one of its objects. Where this is
+    /// false, [`Schema::check`] tells.
+    pub fn accepts(&self, text: &[u8]) -> bool {
+        self.plan.as_ref().is_some_and(|plan| plan.accepts(text))
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_plan(&self) -> bool {
+        self.plan.is_some()
     }
 
     /// Checks a body.

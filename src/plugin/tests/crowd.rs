@@ -201,6 +201,7 @@ fn a_slow_task_leaves_the_worker_to_the_other_requests() {
                 model: "m",
                 content_type: "application/json",
                 body: &body,
+                is_read: false,
                 attributes: Vec::new(),
             };
             session.prepare(input).unwrap();

@@ -225,6 +225,7 @@ fn an_evil_task_closes_its_model_and_never_a_worker() {
             model: "m",
             content_type: "application/json",
             body: &body,
+            is_read: false,
             attributes: Vec::new(),
         });
         assert_eq!(refused, Err(Refusal::PluginFailed), "{name}");

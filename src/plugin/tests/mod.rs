@@ -1,6 +1,7 @@
 //! Tests of the plugin host with good guests and with hostile ones.
 
 mod capturing;
+mod checks;
 mod compiling;
 mod crowd;
 mod evil;

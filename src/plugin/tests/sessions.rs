@@ -33,6 +33,7 @@ fn prepare(session: &mut TaskSession, body: &str) -> Result<TaskPayload, Refusal
         model: "m",
         content_type: "application/json",
         body: &Bytes::copy_from_slice(body.as_bytes()),
+        is_read: false,
         attributes: vec![("face".into(), "workers-ai".into())],
     })
 }

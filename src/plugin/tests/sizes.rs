@@ -20,6 +20,7 @@ fn prepare(session: &mut TaskSession, body: &Bytes) -> Result<TaskPayload, Refus
         model: "m",
         content_type: "application/octet-stream",
         body,
+        is_read: false,
         attributes: Vec::new(),
     })
 }

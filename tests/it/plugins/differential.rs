@@ -257,6 +257,7 @@ fn finish_well(plugins: &PluginSnapshot, model: &Arc<ModelSpec>) {
         model: "m",
         content_type: "application/json",
         body: &body,
+        is_read: false,
         attributes: Vec::new(),
     });
     assert!(prepared.is_ok(), "{}: {prepared:?}", model.id);
@@ -285,6 +286,7 @@ fn compare_task(
             model: "m",
             content_type,
             body: &body,
+            is_read: false,
             attributes: attributes.clone(),
         })
     });

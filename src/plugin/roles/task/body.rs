@@ -2,6 +2,9 @@
 //!
 //! Calls no guest and keeps nothing. Large bodies are never a tree: `json` says how.
 
+use std::cell::OnceCell;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::task::{BodyEdit, BodyField, EventEdit};
@@ -9,8 +12,10 @@ use infergate_core::task::{BodyEdit, BodyField, EventEdit};
 use crate::plugin::json;
 use crate::plugin::json::schema::SchemaError;
 use crate::plugin::json::{Outline, OutlineError};
-use crate::plugin::json::{outline, select};
+use crate::plugin::json::{fast, outline, select};
+use crate::plugin::roles::chain::FallbackChain;
 use crate::plugin::roles::traits::{BodyView, TaskHandler};
+use crate::plugin::spec::OnFailure;
 
 /// Input from a client.
 #[derive(Clone, Debug)]
@@ -21,6 +26,8 @@ pub struct TaskInput<'a> {
     pub content_type: &'a str,
     /// The body.
     pub body: &'a Bytes,
+    /// The gateway has read the body as JSON: its grammar needs no second check.
+    pub is_read: bool,
     /// Facts the gateway vouches for: `face`, `stream`, `lora`.
     pub attributes: Vec<(String, String)>,
 }
@@ -39,26 +46,64 @@ pub struct TaskPayload {
 /// Characters of a member's name that a message repeats.
 const NAME_MAX_CHARS: usize = 64;
 
-/// The JSON of a JSON body; none of an opaque one.
-pub fn read(input: &TaskInput<'_>) -> Result<Option<Outline>, Refusal> {
-    if !is_json(input.content_type) {
-        return Ok(None);
-    }
-    let read = Outline::read(input.body.clone());
-    read.map(Some).map_err(|unreadable| match unreadable {
-        OutlineError::Syntax(why) => Refusal::BadRequest {
-            pointer: String::new(),
-            message: format!("the body is not JSON: {why}"),
-        },
-        OutlineError::TooComplex => Refusal::BodyTooLarge,
-    })
+/// Body that is JSON. Its index is made when something looks into the body.
+pub struct JsonBody<'a> {
+    text: &'a Bytes,
+    outline: OnceCell<Outline>,
 }
 
-/// Checks a body against the schema of the task; a task without a schema takes any body.
-pub fn check_input(rules: &dyn TaskHandler, json: Option<&Outline>) -> Result<(), Refusal> {
-    let (Some(schema), Some(json)) = (rules.input_schema(), json) else {
+impl JsonBody<'_> {
+    /// The index of the body.
+    ///
+    /// # Errors
+    /// The body is not JSON, or has too many parts.
+    pub fn outline(&self) -> Result<&Outline, Refusal> {
+        if let Some(known) = self.outline.get() {
+            return Ok(known);
+        }
+        let read = Outline::read(self.text.clone()).map_err(|unreadable| match unreadable {
+            OutlineError::Syntax(why) => Refusal::BadRequest {
+                pointer: String::new(),
+                message: format!("the body is not JSON: {why}"),
+            },
+            OutlineError::TooComplex => Refusal::BodyTooLarge,
+        })?;
+        Ok(self.outline.get_or_init(|| read))
+    }
+}
+
+/// The JSON of a JSON body; none of an opaque one.
+pub fn read<'a>(input: &TaskInput<'a>) -> Result<Option<JsonBody<'a>>, Refusal> {
+    if !input.is_read && !is_json(input.content_type) {
+        return Ok(None);
+    }
+    let json = JsonBody {
+        text: input.body,
+        outline: OnceCell::new(),
+    };
+    if !input.is_read {
+        json.outline()?;
+    }
+    Ok(Some(json))
+}
+
+/// Checks a body against the schema of the task; a task without a schema takes any body that can be indexed.
+pub fn check_input(rules: &dyn TaskHandler, json: Option<&JsonBody<'_>>) -> Result<(), Refusal> {
+    let Some(json) = json else {
         return Ok(());
     };
+    let Some(schema) = rules.input_schema() else {
+        let is_indexable = json.outline.get().is_some() || fast::is_indexable(json.text);
+        return if is_indexable {
+            Ok(())
+        } else {
+            json.outline().map(drop)
+        };
+    };
+    if schema.accepts(json.text) {
+        return Ok(());
+    }
+    let json = json.outline()?;
     // Readers differ in which of them counts: the server might see another than was checked.
     if let Some(twice) = json.duplicate() {
         let key: String = twice.key.chars().take(NAME_MAX_CHARS).collect();
@@ -74,6 +119,50 @@ pub fn check_input(rules: &dyn TaskHandler, json: Option<&Outline>) -> Result<()
         },
         SchemaError::TooCostly => Refusal::BodyTooLarge,
     })
+}
+
+/// Checks a body by the schema in force, then offers it to each available handler, whose own schema it must fit
+/// too, until one has an answer.
+///
+/// # Errors
+/// The body does not fit, or the answer is a refusal.
+pub fn offer<T>(
+    chain: &FallbackChain<dyn TaskHandler>,
+    json: Option<&JsonBody<'_>>,
+    mut ask: impl FnMut(&Arc<dyn TaskHandler>) -> Option<Result<T, Refusal>>,
+) -> Result<Option<T>, Refusal> {
+    let in_force = chain.candidates().next();
+    if let Some(rules) = in_force {
+        // For every handler, and also where the body passes unchanged.
+        check_input(&**rules, json)?;
+    }
+    for rules in chain.candidates() {
+        if !rules.is_available() {
+            rules.count_skipped();
+            continue;
+        }
+        if !in_force.is_some_and(|first| Arc::ptr_eq(first, rules)) {
+            check_input(&**rules, json)?;
+        }
+        if let Some(answer) = ask(rules) {
+            return answer.map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// The payload where no handler has an answer.
+///
+/// # Errors
+/// The chain does not let bodies pass.
+pub fn without_handler(
+    chain: &FallbackChain<dyn TaskHandler>,
+    body: &Bytes,
+) -> Result<TaskPayload, Refusal> {
+    match chain.on_failure {
+        OnFailure::Passthrough => Ok(unchanged(body)),
+        OnFailure::Builtin | OnFailure::Closed | OnFailure::Cut => Err(Refusal::PluginFailed),
+    }
 }
 
 /// True when a body that a task replaces is JSON; values of single places are checked as they are set.

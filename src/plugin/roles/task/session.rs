@@ -10,15 +10,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use infergate_core::api::ApiDialect;
 use infergate_core::billing::{MetricModes, MetricSource, Metrics};
-use infergate_core::task::{EventEdit, Rejection, StreamEvent};
+use infergate_core::task::{BodyEdit, EventEdit, Rejection, StreamEvent};
 use infergate_core::{AccountId, Refusal};
 
 use crate::plugin::failure::Failure;
 use crate::plugin::json::{Outline, outline};
 use crate::plugin::roles::chain::FallbackChain;
 use crate::plugin::roles::task::body::{
-    TaskInput, TaskPayload, apply, are_events, check_input, is_binary, is_json_edit, read,
-    selected_fields, unchanged, view_of,
+    JsonBody, TaskInput, TaskPayload, apply, are_events, check_input, is_binary, is_json_edit,
+    offer, read, selected_fields, unchanged, view_of, without_handler,
 };
 use crate::plugin::roles::traits::{FinishInput, PrepareInput, TaskHandler};
 use crate::plugin::roles::validate_output;
@@ -54,6 +54,7 @@ struct RetainedInput {
     model: String,
     content_type: String,
     body: Bytes,
+    is_read: bool,
     attributes: Vec<(String, String)>,
 }
 
@@ -89,33 +90,23 @@ impl TaskSession {
     /// when every handler of the chain failed.
     pub fn prepare(&mut self, input: TaskInput<'_>) -> Result<TaskPayload, Refusal> {
         let json = read(&input)?;
-        let line = Arc::clone(&self.chain);
-        let in_force = line.candidates().next();
-        if let Some(rules) = in_force {
-            // For every handler, and also where the body passes unchanged.
-            check_input(&**rules, json.as_ref())?;
-        }
-        for rules in line.candidates() {
-            if !rules.is_available() {
-                rules.count_skipped();
-                continue;
-            }
-            if !in_force.is_some_and(|first| Arc::ptr_eq(first, rules)) {
-                check_input(&**rules, json.as_ref())?;
-            }
+        let chain = Arc::clone(&self.chain);
+        let prepared = offer(&chain, json.as_ref(), |rules| {
             match self.prepare_by(rules, &input, json.as_ref()) {
-                Ok(payload) => {
-                    self.pin(rules, input);
-                    return Ok(payload);
-                }
-                Err(HookError::Refused(refusal)) => return Err(refusal),
-                Err(HookError::Failed) => {}
+                Ok(payload) => Some(Ok((payload, Arc::clone(rules)))),
+                Err(HookError::Refused(refusal)) => Some(Err(refusal)),
+                Err(HookError::Failed) => None,
             }
-        }
-        self.pinned = None;
-        match self.chain.on_failure {
-            OnFailure::Passthrough => Ok(unchanged(input.body)),
-            OnFailure::Builtin | OnFailure::Closed | OnFailure::Cut => Err(Refusal::PluginFailed),
+        })?;
+        match prepared {
+            Some((payload, rules)) => {
+                self.pin(&rules, input);
+                Ok(payload)
+            }
+            None => {
+                self.pinned = None;
+                without_handler(&chain, input.body)
+            }
         }
     }
 
@@ -249,7 +240,7 @@ impl TaskSession {
         &mut self,
         rules: &Arc<dyn TaskHandler>,
         input: &TaskInput<'_>,
-        json: Option<&Outline>,
+        json: Option<&JsonBody<'_>>,
     ) -> Result<TaskPayload, HookError> {
         let description = rules.description();
         if !description.active.prepare {
@@ -258,7 +249,11 @@ impl TaskSession {
             self.metrics.clear();
             return Ok(unchanged(input.body));
         }
-        let fields = selected_fields(&description.wants, json);
+        let outline = |is_needed: bool| {
+            let outline = json.filter(|_| is_needed).map(JsonBody::outline);
+            outline.transpose().map_err(HookError::Refused)
+        };
+        let fields = selected_fields(&description.wants, outline(!description.wants.is_empty())?);
         let prepare_input = PrepareInput {
             model: input.model,
             content_type: input.content_type,
@@ -270,8 +265,9 @@ impl TaskSession {
             .map_err(hook_error)?;
         // What came as JSON goes on as JSON.
         let is_good = json.is_none() || is_json_edit(&prepared.edit);
+        let is_spliced = matches!(prepared.edit, BodyEdit::Set(_));
         let edited = match is_good {
-            true => apply(prepared.edit, input.body, json),
+            true => apply(prepared.edit, input.body, outline(is_spliced)?),
             false => Err("json"),
         };
         let edited = edited.map_err(|rule| self.report_invalid(rules, "prepare", rule))?;
@@ -298,6 +294,7 @@ impl TaskSession {
                 model: input.model.to_owned(),
                 content_type: input.content_type.to_owned(),
                 body: input.body.clone(),
+                is_read: input.is_read,
                 attributes: input.attributes,
             });
         }
@@ -365,6 +362,7 @@ impl TaskSession {
                     model: &kept.model,
                     content_type: &kept.content_type,
                     body: &kept.body,
+                    is_read: kept.is_read,
                     attributes: kept.attributes.clone(),
                 };
                 let json = read(&input).ok().flatten();

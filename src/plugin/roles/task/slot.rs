@@ -1,14 +1,18 @@
 //! Task slot of a model: its handlers in order, and the session that a request begins with it.
 //!
-//! Checks and calls nothing itself; `session.rs` does.
+//! Calls nothing itself; `session.rs` does. A request that no hook looks at is checked without a session.
 
 use std::sync::Arc;
 
+use infergate_core::Refusal;
 use infergate_core::billing::MetricModes;
 use infergate_core::model::{ModelSpec, Payload};
 
 use crate::plugin::json::schema::Schema;
 use crate::plugin::roles::chain::FallbackChain;
+use crate::plugin::roles::task::body::{
+    TaskInput, TaskPayload, offer, read, unchanged, without_handler,
+};
 use crate::plugin::roles::task::session::TaskSession;
 use crate::plugin::roles::traits::TaskHandler;
 use crate::plugin::runtime::call::Caller;
@@ -19,19 +23,29 @@ use crate::plugin::spec::OpenaiAnswers;
 pub struct TaskSlot {
     chain: Arc<FallbackChain<dyn TaskHandler>>,
     modes: Arc<MetricModes>,
-    /// The configuration names a task, or the server speaks no protocol of its own. Other servers'
-    /// adapters know what their bodies look like.
-    applies: bool,
+    /// There is something to check or to call. The configuration names a task, or the server speaks no
+    /// protocol of its own. Other servers' adapters know what their bodies look like.
+    is_active: bool,
+    has_hooks: bool,
     /// The hooks for answers know those of the OpenAI API.
     handles_openai: bool,
 }
 
 impl TaskSlot {
     pub(crate) fn new(line: Arc<FallbackChain<dyn TaskHandler>>, model: &ModelSpec) -> TaskSlot {
+        let applies = model.plugins.task.is_some() || model.backend.payload() == Payload::Task;
+        let has_hooks = line.candidates().any(|rules| {
+            let active = rules.description().active;
+            active.prepare || active.finish || active.events
+        });
+        let has_schema = line
+            .candidates()
+            .any(|rules| rules.input_schema().is_some());
         TaskSlot {
+            is_active: applies && (has_hooks || has_schema),
+            has_hooks,
             chain: line,
             modes: Arc::new(model.metrics.clone()),
-            applies: model.plugins.task.is_some() || model.backend.payload() == Payload::Task,
             handles_openai: false,
         }
     }
@@ -46,11 +60,24 @@ impl TaskSlot {
 
     /// False when there is nothing to check and nothing to call: skip it.
     pub fn is_active(&self) -> bool {
-        self.applies
-            && self.chain.candidates().any(|rules| {
-                let active = rules.description().active;
-                rules.input_schema().is_some() || active.prepare || active.finish || active.events
-            })
+        self.is_active
+    }
+
+    /// True when a hook of a handler may be called: a request needs a session then.
+    pub fn has_hooks(&self) -> bool {
+        self.has_hooks
+    }
+
+    /// Checks the input of a task without hooks. The payload is the body as it came.
+    ///
+    /// # Errors
+    /// [`Refusal::BadRequest`] is the client's; [`Refusal::PluginFailed`] when no handler is available.
+    pub fn check(&self, input: &TaskInput<'_>) -> Result<TaskPayload, Refusal> {
+        let json = read(input)?;
+        let passes = offer(&self.chain, json.as_ref(), |_| {
+            Some(Ok(unchanged(input.body)))
+        })?;
+        passes.map_or_else(|| without_handler(&self.chain, input.body), Ok)
     }
 
     /// True when even a small body takes so long to check that it should leave its worker.

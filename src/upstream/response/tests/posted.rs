@@ -29,6 +29,7 @@ fn with_task(answer: ResponseTransformer, task: Task, input: Value) -> ResponseT
             model: "m",
             content_type: "application/json",
             body: &body,
+            is_read: false,
             attributes: Vec::new(),
         })
         .unwrap();
