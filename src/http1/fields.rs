@@ -12,15 +12,15 @@ const LINES_INLINE: usize = 16;
 
 /// Part of the buffer. Heads have bounds far below 4 GiB.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct FieldSpan {
     at: u32,
     length: u32,
 }
 
-impl Place {
-    /// Place of `part` in the text that begins at `base`.
-    pub fn of(part: &[u8], base: usize) -> Place {
-        Place {
+impl FieldSpan {
+    /// FieldSpan of `part` in the text that begins at `base`.
+    pub fn of(part: &[u8], base: usize) -> FieldSpan {
+        FieldSpan {
             at: (part.as_ptr() as usize).wrapping_sub(base) as u32,
             length: part.len() as u32,
         }
@@ -35,8 +35,8 @@ impl Place {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
-    pub name: Place,
-    pub value: Place,
+    pub name: FieldSpan,
+    pub value: FieldSpan,
 }
 
 /// Fields of a received head.
@@ -58,8 +58,8 @@ impl Fields {
             text.extend_from_slice(value.as_bytes());
             let (name, value) = (name.len() as u32, value.len() as u32);
             places.push(Line {
-                name: Place { at, length: name },
-                value: Place {
+                name: FieldSpan { at, length: name },
+                value: FieldSpan {
                     at: at + name,
                     length: value,
                 },

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use bytes::BytesMut;
 use httparse::{Header, ParserConfig, Status};
 
-use super::fields::{Fields, Line, Place};
+use super::fields::{Fields, Line, FieldSpan};
 
 /// Fields of one head; a message with more is refused.
 const FIELDS_MAX: usize = 256;
@@ -37,8 +37,8 @@ pub struct ParsedRequest {
     pub fields: Fields,
     /// Its version.
     pub version: Version,
-    method: Place,
-    target: Place,
+    method: FieldSpan,
+    target: FieldSpan,
 }
 
 impl ParsedRequest {
@@ -58,8 +58,8 @@ impl ParsedRequest {
         let (Some(method), Some(target)) = (request.method, request.path) else {
             return Err(MalformedHead);
         };
-        self.method = Place::of(method.as_bytes(), base);
-        self.target = Place::of(target.as_bytes(), base);
+        self.method = FieldSpan::of(method.as_bytes(), base);
+        self.target = FieldSpan::of(target.as_bytes(), base);
         self.version = version(request.version)?;
         place(&mut self.fields, request.headers, base);
         self.fields.end(buffer.split_to(length));
@@ -140,8 +140,8 @@ fn version(minor: Option<u8>) -> Result<Version, MalformedHead> {
 fn place(fields: &mut Fields, parsed: &[Header<'_>], base: usize) {
     let places = fields.begin();
     places.extend(parsed.iter().map(|header| Line {
-        name: Place::of(header.name.as_bytes(), base),
-        value: Place::of(header.value, base),
+        name: FieldSpan::of(header.name.as_bytes(), base),
+        value: FieldSpan::of(header.value, base),
     }));
 }
 
