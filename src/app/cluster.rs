@@ -28,6 +28,8 @@ const CLUSTER_TICK: Duration = Duration::from_millis(100);
 /// Ticks between two draws (`FleetRule::drawn_every`), which are not published, and between two
 /// reports of the neurons of the day.
 const DRAW_TICKS: u64 = 5;
+/// Ticks between two reports of a node that has no request and the same load as before.
+const IDLE_TICKS: u64 = 5;
 /// Ticks between two sweeps, and between two contacts of a seed while other nodes are known.
 const SWEEP_TICKS: u64 = 10;
 /// Sums that wait for their node's certificate: as many as sixteen nodes report. A certificate is shown within a
@@ -156,7 +158,12 @@ impl Membership {
 
     async fn publish(&mut self, tick: u64) {
         let report = self.report();
-        self.gossip.publish(&report).await;
+        let is_idle = self.shared.drain.in_flight() == 0 && report.draining == self.was_draining;
+        let has_news = !is_idle || !self.gossip.has_published(&report);
+        // An idle node is trusted as fully with a report twice a second.
+        if has_news || tick.is_multiple_of(IDLE_TICKS) {
+            self.gossip.publish(&report).await;
+        }
         if report.draining && !self.was_draining {
             // No node should forward a request here that would have to be forwarded again.
             self.gossip.flush().await;

@@ -215,6 +215,13 @@ impl Gossip {
         self.contact_seeds(others);
     }
 
+    /// Returns whether the models of `report` are published as they are in it.
+    pub fn has_published(&self, report: &NodeReport) -> bool {
+        let mut models = report.models.iter().take(MODELS_MAX);
+        self.published_models.len() == models.len()
+            && models.all(|(model, load)| self.published_models.get(model) == Some(load))
+    }
+
     /// Publishes `report`: the models that changed, then the node.
     pub async fn publish(&mut self, report: &NodeReport) {
         let chitchat = self.handle.chitchat();

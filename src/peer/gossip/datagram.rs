@@ -37,6 +37,8 @@ const PURPOSE: &[u8] = b"infergate gossip 2\0";
 const TIME_BYTES: usize = 8;
 /// Contacts on their way to chitchat: one of each node that a cluster can have.
 const PENDING_MAX: usize = NODES_MAX;
+/// Length of a message that acknowledges and has nothing new: magic number, version, kind, end.
+const EMPTY_ACK_BYTES: usize = 5;
 /// Before the message.
 const HEAD_BYTES: usize = TAG_BYTES + TIME_BYTES;
 /// Bound of the difference of two nodes' clocks; a recorded datagram is accepted for so long.
@@ -237,6 +239,9 @@ impl Socket for SignedSocket {
     /// Datagrams that cannot be sent are lost: the next round repeats the state.
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
         self.pending.end(to);
+        if is_empty_ack(&message) {
+            return Ok(());
+        }
         self.sent.clear();
         self.sent.resize(HEAD_BYTES, 0);
         message.serialize(&mut self.sent);
@@ -280,6 +285,12 @@ impl Socket for SignedSocket {
     }
 }
 
+/// Returns whether `message` has nothing for its reader. To read such a message costs as much as another:
+/// chitchat clears 64 KiB for each.
+fn is_empty_ack(message: &ChitchatMessage) -> bool {
+    matches!(message, ChitchatMessage::Ack { .. }) && message.serialized_len() == EMPTY_ACK_BYTES
+}
+
 /// A wall clock before 1970 is taken for 1970.
 fn unix_secs(clock: Clock) -> u64 {
     u64::try_from(clock.wall().unix_timestamp()).unwrap_or(0)
@@ -313,6 +324,26 @@ mod tests {
         for length in 0..datagram.len() {
             assert_eq!(signer.open(&datagram[..length], NOW), unsigned, "{length}");
         }
+    }
+
+    #[test]
+    fn an_acknowledgement_without_news_is_not_sent_and_one_with_news_is() {
+        let read = |mut bytes: &[u8]| ChitchatMessage::deserialize(&mut bytes).unwrap();
+        let magic = 45_139_u16.to_le_bytes();
+        let empty = [&magic[..], &[0, 2, 0]].concat();
+        assert!(is_empty_ack(&read(&empty)));
+        // An uncompressed block that says of node `b`, generation 1, that it has nothing before version 2.
+        let node = [
+            &[0, 1, 0, b'b'][..],
+            &1_u64.to_le_bytes(),
+            &[4, 127, 0, 0, 1, 1, 0],
+            &0_u64.to_le_bytes(),
+            &2_u64.to_le_bytes(),
+        ]
+        .concat();
+        let length = u16::try_from(node.len()).unwrap().to_le_bytes();
+        let news = [&magic[..], &[0, 2, 2], &length, &node, &[0]].concat();
+        assert!(!is_empty_ack(&read(&news)));
     }
 
     #[test]
