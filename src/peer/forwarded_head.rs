@@ -1,37 +1,37 @@
-//! Headers between nodes: those of a forwarded request and of its rejection, beside what its client
+//! Headers between nodes: that of a forwarded request and those of its rejection, beside what its client
 //! sent.
 //!
 //! Text only: sending and trust are elsewhere. Valid on the peers listener alone, where TLS proves
 //! which node speaks; the clients' listener drops what a client sends under these names. Reading is
 //! strict, for only our own nodes write it. Known in the source as the hop headers.
+//!
+//! ```text
+//! x-infergate-hops: 3;numbers;texts
+//! ```
+//!
+//! The value begins with the version of the protocol, as that of each version does. Then come the numbers in the
+//! order of `Numbers`, in plain decimal, each with a `;` behind it. Then come the texts, each as its length
+//! in bytes, `:` and the bytes: nothing in a name or a tariff has to be escaped.
 
-use std::fmt::Write;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::BytesMut;
 use infergate_core::model::TARIFF_TEXT_BYTES_MAX;
 use infergate_core::routing::Hops;
+use infergate_core::routing::budget::AttemptBudget;
 use infergate_core::routing::hops::VISITED_MAX;
-use infergate_core::{AccountId, ModelId};
+use infergate_core::{AccountId, Millis, ModelId};
 use thiserror::Error;
 
-use super::client::{GENERATION_HEADER, NODE_HEADER};
-use super::protocol::{PROTOCOL_HEADER, PROTOCOL_VERSION};
+use super::protocol::PROTOCOL_VERSION;
 use crate::http1::{Fields, as_text};
 
+/// Name for all versions: a request without it is no forward. On a rejection the value is the text form of
+/// [`Hops`].
 const HOPS: &str = "x-infergate-hops";
-const ACCOUNT: &str = "x-infergate-account";
 const MODEL: &str = "x-infergate-model";
-const REQUESTED_MODEL: &str = "x-infergate-requested-model";
-const NODE_PATH: &str = "x-infergate-node-path";
 const ATTEMPTS: &str = "x-infergate-attempts";
-const ELAPSED: &str = "x-infergate-elapsed-us";
-const QUEUED: &str = "x-infergate-queued-us";
-const QUOTA_LIMITED: &str = "x-infergate-quota-limited";
-const FORCED_SITE: &str = "x-infergate-forced-site";
-const TARIFF: &str = "x-infergate-tariff";
-const REQUEST_ID: &str = "x-request-id";
 /// Name for all versions from 2 on: a node has to recognise a rejection that it cannot read.
 const FORWARD_REJECTED: &str = "x-infergate-forward-rejected";
 /// The same in version 1 of the protocol.
@@ -46,7 +46,7 @@ const MALFORMED: &str = "malformed";
 /// Bytes of one name, of whatever kind; the configuration allows no longer ones.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Bytes that these headers add to a head at most: names at their longest, and a tariff.
+/// Bytes that this adds to a head at most: names at their longest, and a tariff.
 pub const FORWARDED_HEAD_BYTES_MAX: usize = 8 * 1024 + TARIFF_TEXT_BYTES_MAX;
 
 /// Attempts at model servers for one request: each fallback may take some.
@@ -119,74 +119,288 @@ pub enum RejectionCause {
 #[error("`{0}` is missing, repeated or not as nodes write it")]
 pub struct InvalidHead(pub &'static str);
 
+/// The part of a head that says which version of the protocol it is of.
+const PROTOCOL: &str = "protocol";
+
 impl InvalidHead {
     /// Returns whether the head is of another version of the protocol.
     pub fn is_of_other_protocol(self) -> bool {
-        self.0 == PROTOCOL_HEADER
+        self.0 == PROTOCOL
     }
 }
 
 impl ForwardedHead {
-    /// Appends the header lines.
+    /// Appends the header line.
     pub fn write(&self, out: &mut BytesMut) {
-        line(out, PROTOCOL_HEADER, &PROTOCOL_VERSION);
-        line(out, NODE_HEADER, &self.from);
-        line(out, GENERATION_HEADER, &self.generation);
-        line(out, HOPS, &self.hops);
-        line(out, REQUEST_ID, &self.request_id);
-        line(out, ACCOUNT, &self.account.as_str());
-        line(out, QUOTA_LIMITED, &u8::from(self.is_limited));
-        line(out, MODEL, &self.model.as_str());
-        if let Some(requested) = &self.requested_model {
-            line(out, REQUESTED_MODEL, &requested.as_str());
+        for part in [HOPS, ": "] {
+            out.extend_from_slice(part.as_bytes());
         }
-        line(out, NODE_PATH, &self.path.join(" "));
-        line(out, ATTEMPTS, &self.attempts);
-        line(out, ELAPSED, &self.elapsed_us);
-        line(out, QUEUED, &self.queued_us);
-        if let Some(site) = &self.forced_site {
-            line(out, FORCED_SITE, site);
+        write_number(out, PROTOCOL_VERSION.into(), b';');
+        for number in Numbers::of(self).in_order() {
+            write_number(out, number, b';');
         }
-        if let Some(tariff) = &self.tariff {
-            line(out, TARIFF, tariff);
+        let names = [
+            &*self.from,
+            &self.request_id,
+            self.account.as_str(),
+            self.model.as_str(),
+        ];
+        let visited = self.hops.visited.iter().map(|name| &**name);
+        let path = self.path.iter().map(|place| &**place);
+        let requested_model = self.requested_model.as_ref().map(ModelId::as_str);
+        let optional = [
+            requested_model,
+            self.forced_site.as_deref(),
+            self.tariff.as_deref(),
+        ];
+        let optional = optional.into_iter().flatten();
+        for text in names.into_iter().chain(visited).chain(path).chain(optional) {
+            write_number(out, text.len() as u64, b':');
+            out.extend_from_slice(text.as_bytes());
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Reads the head of a request.
+    ///
+    /// # Errors
+    /// The part of it that is not as it should be.
+    pub fn read(headers: &Fields) -> Result<ForwardedHead, InvalidHead> {
+        ForwardedHead::parse(text(headers, HOPS)?)
+    }
+
+    /// Reads the value of the header.
+    ///
+    /// # Errors
+    /// The part of it that is not as it should be.
+    pub fn parse(value: &str) -> Result<ForwardedHead, InvalidHead> {
+        if value.len() > FORWARDED_HEAD_BYTES_MAX {
+            return Err(InvalidHead(HOPS));
+        }
+        let mut parts = ValueParts { rest: value };
+        if parts.number(HOPS, b';', u64::MAX)? != u64::from(PROTOCOL_VERSION) {
+            return Err(InvalidHead(PROTOCOL));
+        }
+        let numbers = Numbers::read(&mut parts)?;
+        let mut name = |which| parts.text(which, 1, NAME_BYTES_MAX);
+        let (from, request_id) = (name("node")?, name("request-id")?);
+        let (account, model) = (name("account")?, name("model")?);
+        let mut names = |which, count: u64| {
+            let name = |_| name(which).map(Arc::<str>::from);
+            (0..count).map(name).collect::<Result<Vec<_>, _>>()
+        };
+        let visited = names("visited", numbers.visited)?;
+        let path = names("path", numbers.path)?;
+        if path.is_empty() || !path.iter().all(|place| place.contains('/')) {
+            return Err(InvalidHead("path"));
+        }
+        let mut optional = |which, bit, bytes_max| match numbers.optional & bit {
+            0 => Ok(None),
+            _ => parts.text(which, 0, bytes_max).map(Some),
+        };
+        let requested = optional("requested-model", REQUESTED_MODEL_BIT, NAME_BYTES_MAX)?;
+        let forced_site = optional("forced-site", FORCED_SITE_BIT, NAME_BYTES_MAX)?;
+        let tariff = optional("tariff", TARIFF_BIT, TARIFF_TEXT_BYTES_MAX)?;
+        if !parts.rest.is_empty() {
+            return Err(InvalidHead(HOPS));
+        }
+        Ok(ForwardedHead {
+            from: from.into(),
+            generation: numbers.generation,
+            hops: numbers.hops(visited)?,
+            request_id: request_id.into(),
+            account: account.into(),
+            is_limited: numbers.is_limited > 0,
+            model: model.into(),
+            requested_model: requested.map(ModelId::from),
+            path,
+            attempts: narrow(numbers.attempts),
+            elapsed_us: numbers.elapsed_us,
+            queued_us: numbers.queued_us,
+            forced_site: forced_site.map(Arc::from),
+            tariff: tariff.map(Arc::from),
+        })
+    }
+}
+
+const REQUESTED_MODEL_BIT: u64 = 1;
+const FORCED_SITE_BIT: u64 = 2;
+const TARIFF_BIT: u64 = 4;
+
+/// The numbers of a head, in the order in which they are written.
+struct Numbers {
+    generation: u64,
+    deadline_ms: u64,
+    errors: u64,
+    capacity: u64,
+    hops: u64,
+    wait_ms: u64,
+    in_flight: u64,
+    /// 1 where the day of the account has a limit.
+    is_limited: u64,
+    attempts: u64,
+    elapsed_us: u64,
+    queued_us: u64,
+    /// Number of the names of visited nodes.
+    visited: u64,
+    /// Number of the places of the path.
+    path: u64,
+    /// Sum of the bits of the optional texts that follow.
+    optional: u64,
+}
+
+impl Numbers {
+    fn of(head: &ForwardedHead) -> Numbers {
+        let hops = &head.hops;
+        let bit = |is_there: bool, bit: u64| u64::from(is_there) * bit;
+        Numbers {
+            generation: head.generation,
+            deadline_ms: hops.deadline_left.0,
+            errors: hops.budget.errors_left.into(),
+            capacity: hops.budget.capacity_left.into(),
+            hops: hops.hops_left.into(),
+            wait_ms: hops.wait_max.0,
+            in_flight: hops.in_flight.into(),
+            is_limited: head.is_limited.into(),
+            attempts: head.attempts.into(),
+            elapsed_us: head.elapsed_us,
+            queued_us: head.queued_us,
+            visited: hops.visited.len() as u64,
+            path: head.path.len() as u64,
+            optional: bit(head.requested_model.is_some(), REQUESTED_MODEL_BIT)
+                + bit(head.forced_site.is_some(), FORCED_SITE_BIT)
+                + bit(head.tariff.is_some(), TARIFF_BIT),
         }
     }
 
-    /// Reads them.
-    ///
-    /// # Errors
-    /// The header that is not as it should be.
-    pub fn read(headers: &Fields) -> Result<ForwardedHead, InvalidHead> {
-        // Every version has hops: a request without them is no forward.
-        text(headers, HOPS)?;
-        if number::<u32>(headers, PROTOCOL_HEADER)? != PROTOCOL_VERSION {
-            return Err(InvalidHead(PROTOCOL_HEADER));
-        }
-        let path: Vec<Arc<str>> = text(headers, NODE_PATH)?
-            .split(' ')
-            .map(Arc::from)
-            .collect();
-        let is_place = |place: &Arc<str>| place.contains('/') && place.len() <= NAME_BYTES_MAX;
-        if path.len() > VISITED_MAX || !path.iter().all(is_place) {
-            return Err(InvalidHead(NODE_PATH));
-        }
-        Ok(ForwardedHead {
-            from: name(headers, NODE_HEADER)?.into(),
-            generation: number(headers, GENERATION_HEADER)?,
-            hops: hops(headers)?,
-            request_id: name(headers, REQUEST_ID)?.into(),
-            account: name(headers, ACCOUNT)?.into(),
-            is_limited: number::<u8>(headers, QUOTA_LIMITED)? > 0,
-            model: name(headers, MODEL)?.into(),
-            requested_model: optional(headers, REQUESTED_MODEL)?.map(ModelId::from),
-            path,
-            attempts: at_most(ATTEMPTS_MAX, headers, ATTEMPTS)?,
-            elapsed_us: at_most(LIFE_US_MAX, headers, ELAPSED)?,
-            queued_us: at_most(LIFE_US_MAX, headers, QUEUED)?,
-            forced_site: optional(headers, FORCED_SITE)?.map(Arc::from),
-            tariff: tariff(headers)?.map(Arc::from),
+    fn in_order(&self) -> [u64; 14] {
+        [
+            self.generation,
+            self.deadline_ms,
+            self.errors,
+            self.capacity,
+            self.hops,
+            self.wait_ms,
+            self.in_flight,
+            self.is_limited,
+            self.attempts,
+            self.elapsed_us,
+            self.queued_us,
+            self.visited,
+            self.path,
+            self.optional,
+        ]
+    }
+
+    fn read(parts: &mut ValueParts<'_>) -> Result<Numbers, InvalidHead> {
+        let mut number = |which, max| parts.number(which, b';', max);
+        let (u32_max, list_max) = (u32::MAX.into(), VISITED_MAX as u64);
+        Ok(Numbers {
+            generation: number("generation", u64::MAX)?,
+            // The bounds of the hops are checked with their names.
+            deadline_ms: number("deadline", u64::MAX)?,
+            errors: number("errors", u32_max)?,
+            capacity: number("capacity", u32_max)?,
+            hops: number("hops", u32_max)?,
+            wait_ms: number("wait", u64::MAX)?,
+            in_flight: number("in-flight", u32_max)?,
+            is_limited: number("quota-limited", 1)?,
+            attempts: number(ATTEMPTS, ATTEMPTS_MAX.into())?,
+            elapsed_us: number("elapsed", LIFE_US_MAX)?,
+            queued_us: number("queued", LIFE_US_MAX)?,
+            visited: number("visited", list_max)?,
+            path: number("path", list_max)?,
+            optional: number(
+                "optional",
+                REQUESTED_MODEL_BIT | FORCED_SITE_BIT | TARIFF_BIT,
+            )?,
         })
     }
+
+    fn hops(&self, visited: Vec<Arc<str>>) -> Result<Hops, InvalidHead> {
+        let hops = Hops {
+            visited,
+            deadline_left: Millis(self.deadline_ms),
+            budget: AttemptBudget {
+                errors_left: narrow(self.errors),
+                capacity_left: narrow(self.capacity),
+            },
+            hops_left: narrow(self.hops),
+            wait_max: Millis(self.wait_ms),
+            in_flight: narrow(self.in_flight),
+        };
+        match hops.is_valid() {
+            true => Ok(hops),
+            false => Err(InvalidHead("hops")),
+        }
+    }
+}
+
+/// A number that was read with a bound of 32 bits.
+fn narrow(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// The unread part of a value.
+struct ValueParts<'a> {
+    rest: &'a str,
+}
+
+impl<'a> ValueParts<'a> {
+    /// Plain decimal up to `max`, without a zero in front, and the `end` behind it.
+    fn number(&mut self, which: &'static str, end: u8, max: u64) -> Result<u64, InvalidHead> {
+        let bytes = self.rest.as_bytes();
+        let digits = bytes
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count();
+        let is_plain = digits == 1 || (digits > 1 && bytes[0] != b'0');
+        if !is_plain || bytes.get(digits) != Some(&end) {
+            return Err(InvalidHead(which));
+        }
+        let number = self.rest[..digits].parse().ok();
+        self.rest = &self.rest[digits + 1..];
+        number
+            .filter(|number| *number <= max)
+            .ok_or(InvalidHead(which))
+    }
+
+    /// A text of `bytes_min` to `bytes_max` bytes.
+    fn text(
+        &mut self,
+        which: &'static str,
+        bytes_min: usize,
+        bytes_max: usize,
+    ) -> Result<&'a str, InvalidHead> {
+        let length = self.number(which, b':', bytes_max as u64)?;
+        let length = usize::try_from(length).map_err(|_| InvalidHead(which))?;
+        let split = self.rest.split_at_checked(length);
+        let (text, rest) = split.ok_or(InvalidHead(which))?;
+        self.rest = rest;
+        match text.len() >= bytes_min {
+            true => Ok(text),
+            false => Err(InvalidHead(which)),
+        }
+    }
+}
+
+/// Digits of the largest number.
+const DIGITS_MAX: usize = 20;
+
+/// Appends a number in decimal, and `end`: a dozen of them stand in each forward.
+fn write_number(out: &mut BytesMut, number: u64, end: u8) {
+    let mut digits = [0; DIGITS_MAX];
+    let (mut at, mut left) = (DIGITS_MAX, number);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(&[end]);
 }
 
 impl ForwardRejection {
@@ -245,11 +459,6 @@ pub fn is_between_nodes(name: &str) -> bool {
     name.starts_with("x-infergate-") && name != MODEL
 }
 
-fn line(out: &mut BytesMut, name: &str, value: &dyn std::fmt::Display) {
-    // Writing to memory does not fail.
-    let _ = write!(out, "{name}: {value}\r\n");
-}
-
 fn optional<'a>(headers: &'a Fields, name: &'static str) -> Result<Option<&'a str>, InvalidHead> {
     let mut values = headers.get_all(name);
     match (values.next(), values.next()) {
@@ -261,21 +470,6 @@ fn optional<'a>(headers: &'a Fields, name: &'static str) -> Result<Option<&'a st
 
 fn text<'a>(headers: &'a Fields, name: &'static str) -> Result<&'a str, InvalidHead> {
     optional(headers, name)?.ok_or(InvalidHead(name))
-}
-
-fn name<'a>(headers: &'a Fields, header: &'static str) -> Result<&'a str, InvalidHead> {
-    let name = text(headers, header)?;
-    match (1..=NAME_BYTES_MAX).contains(&name.len()) {
-        true => Ok(name),
-        false => Err(InvalidHead(header)),
-    }
-}
-
-fn tariff(headers: &Fields) -> Result<Option<&str>, InvalidHead> {
-    match optional(headers, TARIFF)? {
-        Some(text) if text.len() > TARIFF_TEXT_BYTES_MAX => Err(InvalidHead(TARIFF)),
-        text => Ok(text),
-    }
 }
 
 fn number<T: FromStr>(headers: &Fields, name: &'static str) -> Result<T, InvalidHead> {
@@ -303,8 +497,6 @@ fn hops(headers: &Fields) -> Result<Hops, InvalidHead> {
 
 #[cfg(test)]
 mod tests {
-    use infergate_core::Millis;
-
     use super::*;
 
     fn sample_head() -> ForwardedHead {
@@ -371,33 +563,44 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_missing_repeated_or_spoilt_is_refused_by_its_name() {
+    fn a_head_that_is_missing_repeated_or_spoilt_is_refused() {
         let whole = written(&sample_head());
-        let lines: Vec<&str> = whole.split_inclusive("\r\n").collect();
-        for (at, line) in lines.iter().enumerate() {
-            let (name, _) = line.split_once(':').unwrap();
-            let mut without = lines.clone();
-            without.remove(at);
-            let read = ForwardedHead::read(&headers(&without.concat()));
-            let may_be_missing = [REQUESTED_MODEL, FORCED_SITE, TARIFF].contains(&name);
-            assert_eq!(read.is_ok(), may_be_missing, "{name} missing");
-            let twice = ForwardedHead::read(&headers(&format!("{whole}{line}")));
-            assert_eq!(twice.unwrap_err().0, name, "{name} twice");
+        assert!(ForwardedHead::read(&Fields::default()).is_err());
+        assert!(ForwardedHead::read(&headers(&whole.repeat(2))).is_err());
+        let (_, value) = whole.trim_end().split_once(": ").unwrap();
+        for length in 0..value.len() {
+            assert!(ForwardedHead::parse(&value[..length]).is_err(), "{length}");
         }
         for (from, to) in [
-            ("attempts: 2", "attempts: +2"),
-            ("attempts: 2", "attempts: 99999999999"),
-            ("attempts: 2", "attempts: 101"),
-            ("elapsed-us: 5000000000", "elapsed-us: 86400000001"),
-            ("queued-us: 17", "queued-us: 86400000001"),
-            ("hops: 1;", "hops: 2;"),
-            ("node-path: fra/a ams/b", "node-path: fra"),
-            ("account: acme", "account: "),
-            ("protocol: 2", "protocol: 1"),
+            ("3;7;", "3;+7;"),
+            ("3;7;", "3;07;"),
+            ("3;7;", "3;;"),
+            ("3;7;9;", "3;7;86400001;"),
+            (";2;5000000000;", ";101;5000000000;"),
+            (";5000000000;", ";86400000001;"),
+            (";17;", ";86400000001;"),
+            (";1;2;7;", ";2;2;7;"),
+            (";1;2;7;", ";1;99;7;"),
+            (";1;2;7;", ";1;0;7;"),
+            (";1;2;7;", ";1;2;8;"),
+            (";1;2;7;", ";1;2;3;"),
+            ("5:fra/a", "3:fra"),
+            ("4:acme", "0:"),
+            ("@cf/m1:a", "@cf/m1: "),
+            ("5:@cf/m", "99999:@cf/m"),
         ] {
-            let spoilt = whole.replace(from, to);
-            assert_ne!(spoilt, whole);
-            assert!(ForwardedHead::read(&headers(&spoilt)).is_err(), "{to}");
+            let spoilt = value.replacen(from, to, 1);
+            assert_ne!(spoilt, value, "{from}");
+            let read = ForwardedHead::parse(&spoilt);
+            assert!(!read.unwrap_err().is_of_other_protocol(), "{to}");
+        }
+    }
+
+    #[test]
+    fn a_head_of_another_version_is_recognised_before_it_is_read() {
+        for value in ["4;something else", "2;", "1; visited=a; deadline_ms=1"] {
+            let read = ForwardedHead::parse(value);
+            assert!(read.unwrap_err().is_of_other_protocol(), "{value}");
         }
     }
 

@@ -11,10 +11,7 @@ use infergate_core::routing::cluster::{NODES_MAX, NodeId};
 use parking_lot::Mutex;
 
 /// Version that this node speaks. Raised by each change of what nodes write to each other.
-pub const PROTOCOL_VERSION: u32 = 2;
-
-/// Names the version in the head of a forwarded request; version 1 sent none.
-pub const PROTOCOL_HEADER: &str = "x-infergate-protocol";
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// A live node that speaks another version.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -217,6 +217,20 @@ impl Hops {
         self.budget.record_error()
     }
 
+    /// Returns whether names and numbers are within their bounds, as [`Hops::parse`] has them.
+    pub fn is_valid(&self) -> bool {
+        let names = &self.visited;
+        let is_new = |at: usize| !names[..at].contains(&names[at]);
+        (1..=VISITED_MAX).contains(&names.len())
+            && names.iter().all(|name| is_node_name(name))
+            && (1..names.len()).all(is_new)
+            && self.deadline_left <= DEADLINE_LEFT_MAX
+            && self.budget.errors_left <= ERRORS_MAX
+            && self.budget.capacity_left <= CAPACITY_ATTEMPTS_SMALL
+            && self.hops_left <= HOPS_MAX
+            && self.wait_max <= DEADLINE_LEFT_MAX
+    }
+
     /// Reads the text form.
     ///
     /// # Errors

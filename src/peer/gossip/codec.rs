@@ -108,7 +108,7 @@ pub fn passed_key(account: &AccountId) -> String {
     format!("{PASSED_PREFIX}{}", account.as_str())
 }
 
-/// `2 requests`.
+/// `3 requests`.
 pub fn write_passed(requests: u64) -> String {
     format!("{PROTOCOL_VERSION} {requests}")
 }
@@ -124,7 +124,7 @@ fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// `2 version made draining address site`.
+/// `3 version made draining address site`.
 pub fn write_node(record: &NodeRecord) -> String {
     let NodeRecord {
         version,
@@ -157,7 +157,7 @@ pub fn read_node(text: &str) -> Option<NodeRecord> {
     })
 }
 
-/// `2 permits free queued queue_room wait_ms unmet_demand ttft_us`, the times rounded.
+/// `3 permits free queued queue_room wait_ms unmet_demand ttft_us`, the times rounded.
 pub fn write_model(load: &ModelLoad) -> String {
     let numbers = [
         load.permits,
@@ -198,7 +198,7 @@ pub fn read_model(text: &str) -> Option<ModelLoad> {
     (load.free <= load.permits).then_some(load)
 }
 
-/// `2 accounts models tariffs`, in decimal.
+/// `3 accounts models tariffs`, in decimal.
 pub fn write_digests(digests: &ConfigDigests) -> String {
     let ConfigDigests {
         accounts,
@@ -218,7 +218,7 @@ pub fn read_digests(text: &str) -> Option<ConfigDigests> {
     })
 }
 
-/// `2 day micro`.
+/// `3 day micro`.
 pub fn write_usage(usage: AccountUsage) -> String {
     format!("{PROTOCOL_VERSION} {} {}", usage.day, usage.micro)
 }
@@ -331,30 +331,30 @@ mod tests {
     fn what_is_not_written_so_is_left_out() {
         for text in [
             "",
-            "2",
-            "1 4 2 0 10 0 0 0",
-            "2 4 2 0 10 0 0",
-            "2 4 2 0 10 0 0 0 0",
-            "2  4 2 0 10 0 0 0",
-            "2 4 2 0 10 0 0 0 ",
-            "2 +4 2 0 10 0 0 0",
-            "2 04 2 0 10 0 0 0",
-            "2 4294967296 2 0 10 0 0 0",
-            "2 4 5 0 10 0 0 0",
+            "3",
+            "2 4 2 0 10 0 0 0",
+            "3 4 2 0 10 0 0",
+            "3 4 2 0 10 0 0 0 0",
+            "3  4 2 0 10 0 0 0",
+            "3 4 2 0 10 0 0 0 ",
+            "3 +4 2 0 10 0 0 0",
+            "3 04 2 0 10 0 0 0",
+            "3 4294967296 2 0 10 0 0 0",
+            "3 4 5 0 10 0 0 0",
         ] {
             assert_eq!(read_model(text), None, "{text:?}");
         }
         for text in [
-            "2 1 1 2 h:1 fra",
-            "2 1 1 0 h fra",
-            "2 1 1 0 h:0 fra",
-            "2 1 1 0 h:1 ",
-            "2 1 1 0 h:1 f\u{e9}",
-            "1 1 1 0 h:1 fra",
+            "3 1 1 2 h:1 fra",
+            "3 1 1 0 h fra",
+            "3 1 1 0 h:0 fra",
+            "3 1 1 0 h:1 ",
+            "3 1 1 0 h:1 f\u{e9}",
+            "2 1 1 0 h:1 fra",
         ] {
             assert_eq!(read_node(text), None, "{text:?}");
         }
-        assert_eq!(read_usage("2 1 18446744073709551616"), None);
+        assert_eq!(read_usage("3 1 18446744073709551616"), None);
         for key in [
             "",
             "nodes",

@@ -13,7 +13,7 @@ const CHAT: &str = "/v1/chat/completions";
 /// Header lines that are trusted from nodes only (one of them from privileged accounts), as an
 /// attacker would forge them.
 const LINES: [&str; 11] = [
-    "x-infergate-hops: 1; visited=gpu0; deadline_ms=86400000; errors=3; capacity=5; hops=2; wait_ms=0; in_flight=1",
+    "x-infergate-hops: 3;1;29500;2;4;1;0;1;1;0;0;0;1;1;0;4:gpu01:r13:somebody-rich12:secret-model4:gpu010:mars/rover",
     "x-infergate-account: somebody-rich",
     "x-infergate-model: secret-model",
     "x-infergate-requested-model: another",
@@ -59,13 +59,19 @@ fn heads() -> Vec<String> {
 pub fn forwarded(from: &str, generation: u64, account: &str) -> String {
     let body = chat("m", "");
     let length = body.len();
+    let place = format!("fra/{from}");
+    let texts = [
+        from,
+        "0123456789abcdef0123456789abcdef",
+        account,
+        "m",
+        from,
+        &place,
+    ];
+    let texts = texts.map(|text| format!("{}:{text}", text.len())).concat();
     format!(
         "POST {CHAT} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n\
-         x-infergate-protocol: 2\r\nx-infergate-node: {from}\r\nx-infergate-generation: {generation}\r\n\
-         x-infergate-hops: 1; visited={from}; deadline_ms=29500; errors=2; capacity=4; hops=1; wait_ms=0; in_flight=1\r\n\
-         x-request-id: 0123456789abcdef0123456789abcdef\r\nx-infergate-account: {account}\r\n\
-         x-infergate-quota-limited: 1\r\nx-infergate-model: m\r\nx-infergate-node-path: fra/{from}\r\n\
-         x-infergate-attempts: 0\r\nx-infergate-elapsed-us: 0\r\nx-infergate-queued-us: 0\r\n\
+         x-infergate-hops: 3;{generation};29500;2;4;1;0;1;1;0;0;0;1;1;0;{texts}\r\n\
          Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     )
 }

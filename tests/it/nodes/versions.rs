@@ -27,7 +27,7 @@ async fn a_node_of_an_older_version_is_shown_and_named_in_the_log_and_gets_no_re
         old.record_of("a").await
     })
     .await;
-    assert!(record.starts_with("2 "), "{record}");
+    assert!(record.starts_with("3 "), "{record}");
     // By its report it has four permits of the model.
     let answer = node
         .post_as(
@@ -71,8 +71,11 @@ async fn a_forward_of_another_version_gets_no_response_that_could_be_passed_to_a
     let present = forwarded("edge", generation, "anonymous");
     let peers = ClusterCredentials::peers_of(&gpu);
     for other in [
-        present.replace("x-infergate-protocol: 2\r\n", ""),
-        present.replace("x-infergate-protocol: 2\r\n", "x-infergate-protocol: 3\r\n"),
+        present.replace("x-infergate-hops: 3;", "x-infergate-hops: 4;"),
+        present.replace(
+            "x-infergate-hops: 3;",
+            "x-infergate-protocol: 2\r\nx-infergate-hops: 1; visited=edge; ",
+        ),
     ] {
         assert_ne!(other, present);
         let answer = kin.try_request("edge", "gpu0", peers, &other).await;
