@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use bytes::BytesMut;
 use httparse::{Header, ParserConfig, Status};
 
-use super::fields::{Fields, Line, FieldSpan};
+use super::fields::{FieldSpan, Fields, Line};
 
 /// Fields of one head; a message with more is refused.
 const FIELDS_MAX: usize = 256;

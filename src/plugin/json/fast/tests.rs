@@ -169,8 +169,8 @@ fn write_body(random: &mut Random, depth: usize, is_odd: bool, out: &mut String)
         out.push_str(" \n");
     }
     match kind {
-        0 => out.push_str(*random.one_of(&["null", "true", "false"])),
-        1 | 2 => out.push_str(*random.one_of(NUMBERS)),
+        0 => out.push_str(random.one_of(&["null", "true", "false"])),
+        1 | 2 => out.push_str(random.one_of(NUMBERS)),
         3 | 4 => write_text(random, TEXTS, is_odd, out),
         5 | 6 => {
             out.push('[');
