@@ -114,6 +114,7 @@ const CORE_NEVER_OF_STD: &[&str] = &["net", "fs", "thread", "process", "env", "o
 /// All that the core may depend on.
 const CORE_DEPENDENCIES: &[&str] = &[
     "bytes",
+    "fearless_simd",
     "hashbrown",
     "infergate-tasks",
     "memchr",
@@ -147,6 +148,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("clap", &["src/cli", "src/main", "src/simulate"]),
     ("notify", &["src/config"]),
     ("saphyr", &["src/config"]),
+    ("fearless_simd", &["src/core/api/body"]),
     ("jsonschema", &["src/config", "src/plugin"]),
     ("wit_", &["src/cli/tooling", "src/plugin/tests"]),
     ("chitchat", &["src/peer/gossip"]),

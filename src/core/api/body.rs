@@ -4,6 +4,9 @@
 //! text (about 0.3 µs per KiB), however large the messages are.
 
 mod members;
+mod reader;
+mod specials;
+mod strings;
 #[cfg(test)]
 mod tests;
 
@@ -58,18 +61,19 @@ pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refu
     let sent_of = |member: &BodyMember<'_>| &call.body[member.value.clone()];
     let is_set = |name: &str| {
         let mut list = members.list.iter();
-        list.any(|member| member.key == name && sent_of(member) != b"null")
+        list.any(|member| *member.key == *name.as_bytes() && sent_of(member) != b"null")
     };
     let replaced = members.list.iter().filter_map(|member| {
         let sent = sent_of(member);
-        let value = parameters.replacement(&member.key, sent, is_set)?;
+        let name = std::str::from_utf8(&member.key).ok()?;
+        let value = parameters.replacement(name, sent, is_set)?;
         Some(RangeEdit {
             range: member.value.clone(),
             text: text(value),
         })
     });
     let mut edits: Vec<RangeEdit> = replaced.collect();
-    let has = |name: &str| members.list.iter().any(|member| member.key == name);
+    let has = |name: &str| members.last(name).is_some();
     let mut added = Vec::new();
     for (name, value) in parameters.missing(has) {
         if !added.is_empty() {
@@ -138,9 +142,9 @@ pub fn parse(
     let value = |key: &str| Some(&body[members.last(key)?]);
     let (outputs, choices) = outputs::count(operation, value);
     let (strips, kept) = members.strip_edits(|m| {
-        m.key.starts_with("x_priority")
-            || m.key.starts_with("x_client_id")
-            || (m.key == "options" && options.ours)
+        m.key.starts_with(b"x_priority")
+            || m.key.starts_with(b"x_client_id")
+            || (*m.key == *b"options" && options.ours)
     });
     let stream_options = known.stream_options.map(|m| m.value.clone());
     let first_member = members.first_member;
@@ -169,6 +173,18 @@ pub fn parse(
     })
 }
 
+/// Names of the members the gateway acts on.
+const KNOWN: [&str; 8] = [
+    "model",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "options",
+    "x_priority",
+    "x_client_id",
+];
+
 /// The members the gateway acts on; each may occur once.
 struct KnownMembers<'m, 'a> {
     model: Option<&'m BodyMember<'a>>,
@@ -183,15 +199,25 @@ struct KnownMembers<'m, 'a> {
 
 impl<'m, 'a> KnownMembers<'m, 'a> {
     fn find(members: &'m BodyMembers<'a>) -> Result<KnownMembers<'m, 'a>, Refusal> {
+        let [
+            model,
+            stream,
+            stream_options,
+            max_tokens,
+            max_completion_tokens,
+            options,
+            x_priority,
+            x_client_id,
+        ] = members.unique(KNOWN)?;
         Ok(KnownMembers {
-            model: members.unique("model")?,
-            stream: members.unique("stream")?,
-            stream_options: members.unique("stream_options")?,
-            max_tokens: members.unique("max_tokens")?,
-            max_completion_tokens: members.unique("max_completion_tokens")?,
-            options: members.unique("options")?,
-            x_priority: members.unique("x_priority")?,
-            x_client_id: members.unique("x_client_id")?,
+            model,
+            stream,
+            stream_options,
+            max_tokens,
+            max_completion_tokens,
+            options,
+            x_priority,
+            x_client_id,
         })
     }
 }
@@ -214,7 +240,14 @@ fn read<'a, T: serde::Deserialize<'a>>(
 }
 
 fn flag(member: Option<&BodyMember<'_>>, body: &[u8], pointer: &str) -> Result<bool, Refusal> {
-    Ok(read(member, body, pointer, "true or false")?.unwrap_or(false))
+    match member.map(|member| &body[member.value.clone()]) {
+        None | Some(b"false" | b"null") => Ok(false),
+        Some(b"true") => Ok(true),
+        Some(_) => Err(bad_request(
+            pointer,
+            format!("`{}` must be true or false", &pointer[1..]),
+        )),
+    }
 }
 
 fn number(
@@ -222,7 +255,25 @@ fn number(
     body: &[u8],
     pointer: &str,
 ) -> Result<Option<u64>, Refusal> {
-    read(member, body, pointer, "an integer of 0 or more")
+    let plain = member.and_then(|member| plain_number(&body[member.value.clone()]));
+    match plain {
+        Some(number) => Ok(Some(number)),
+        None => read(member, body, pointer, "an integer of 0 or more"),
+    }
+}
+
+/// Returns the value of a JSON number that is digits alone, and few enough for 64 bits.
+fn plain_number(json: &[u8]) -> Option<u64> {
+    const DIGITS_MAX: usize = 19;
+    if json.len() > DIGITS_MAX {
+        return None;
+    }
+    let mut number = 0;
+    for &byte in json {
+        byte.is_ascii_digit().then_some(())?;
+        number = number * 10 + u64::from(byte - b'0');
+    }
+    Some(number)
 }
 
 /// Returns a bound on tokens. -1 means none, as in llama.cpp and LM Studio; whole numbers may be spelled

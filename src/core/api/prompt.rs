@@ -45,8 +45,8 @@ const DATA_URL: usize = 0;
 static FINDERS: LazyLock<[Finder<'static>; 3]> = LazyLock::new(|| MARKS.map(Finder::new));
 
 /// Returns whether a top-level member of this name is an image or a sound.
-pub(super) fn is_file_member(key: &str, value: &[u8]) -> bool {
-    let is_named = matches!(key, "image" | "image_b64" | "mask" | "audio");
+pub(super) fn is_file_member(key: &[u8], value: &[u8]) -> bool {
+    let is_named = matches!(key, b"image" | b"image_b64" | b"mask" | b"audio");
     is_named
         && match value.first() {
             Some(b'"' | b'[') => true,

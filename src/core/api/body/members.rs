@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use infergate_tasks::json::scan_members;
 
+use super::reader::{self, DEPTH_MAX};
 use crate::Refusal;
 use crate::api::RangeEdit;
 use crate::api::prompt::is_file_member;
@@ -15,22 +16,27 @@ use crate::api::scan::text_end;
 
 /// Top-level members a body may have. Real ones have fewer than 40; each costs a slot in a list.
 const MEMBERS_MAX: usize = 512;
-/// Objects and lists within each other: real bodies have fewer than 20, and servers' readers end at 100 to
-/// 1,000.
-const DEPTH_MAX: usize = 128;
+/// Members that a list has room for at first.
+const MEMBERS_USUAL: usize = 12;
 
-/// Returns whether a reader that matches names without case takes `name` for `known`, which is ASCII. Some of
-/// them fold the long s and the Kelvin sign too (Go's `encoding/json`).
-fn equals_ignoring_case(name: &str, known: &str) -> bool {
-    if name.is_ascii() {
-        return name.eq_ignore_ascii_case(known);
+/// Returns which of `names`, all ASCII, a reader that matches names without case takes `key` for. Some of them
+/// fold the long s and the Kelvin sign too (Go's `encoding/json`).
+fn place_of(key: &[u8], names: &[&str]) -> Option<usize> {
+    if key.is_ascii() {
+        let is_key = |name: &&str| {
+            let name = name.as_bytes();
+            name.len() == key.len() && name.eq_ignore_ascii_case(key)
+        };
+        return names.iter().position(is_key);
     }
-    let folded = name.chars().map(|c| match c {
+    let key = std::str::from_utf8(key).ok()?;
+    let fold = |c| match c {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',
         c => c.to_ascii_lowercase(),
-    });
-    folded.eq(known.chars())
+    };
+    let is_key = |name: &&str| key.chars().map(fold).eq(name.chars());
+    names.iter().position(is_key)
 }
 
 /// Refuses a body whose objects and lists are nested deeper than [`DEPTH_MAX`].
@@ -72,9 +78,9 @@ fn is_too_deep(body: &[u8]) -> bool {
     false
 }
 
-/// A top-level member: its key and its range.
+/// A top-level member: its key in UTF-8, and the range of its value.
 pub(super) struct BodyMember<'a> {
-    pub(super) key: Cow<'a, str>,
+    pub(super) key: Cow<'a, [u8]>,
     pub(super) value: Range<usize>,
 }
 
@@ -92,20 +98,48 @@ impl<'a> BodyMembers<'a> {
     /// # Errors
     /// The form of the body.
     pub(super) fn read(body: &'a [u8]) -> Result<BodyMembers<'a>, Refusal> {
+        match BodyMembers::read_once(body) {
+            Some(members) => Ok(members),
+            None => BodyMembers::read_by_serde(body),
+        }
+    }
+
+    /// Finds the members in one pass; none where the body is to be refused.
+    pub(super) fn read_once(body: &'a [u8]) -> Option<BodyMembers<'a>> {
+        let mut list = Vec::with_capacity(MEMBERS_USUAL);
+        let first_member = reader::read_members(body, |key, value| {
+            list.push(BodyMember { key, value });
+            (list.len() <= MEMBERS_MAX).then_some(())
+        })?;
+        Some(BodyMembers {
+            list,
+            first_member,
+            body,
+        })
+    }
+
+    /// Finds the members, or what is wrong with the body: the slow way, for bodies that are refused.
+    pub(super) fn read_by_serde(body: &'a [u8]) -> Result<BodyMembers<'a>, Refusal> {
         let text = simdutf8::basic::from_utf8(body)
             .map_err(|_| bad_request("", "the body is not UTF-8"))?;
         check_depth(body)?;
         if !text.trim_ascii_start().starts_with('{') {
             return Err(bad_request("", "the body is not a JSON object"));
         }
-        let mut list = Vec::with_capacity(12);
+        let mut list = Vec::new();
         scan_members(text, |key, value| {
             if list.len() == MEMBERS_MAX {
                 return Err("too many members");
             }
             let start = value.get().as_ptr() as usize - text.as_ptr() as usize;
             let value = start..start + value.get().len();
-            list.push(BodyMember { key, value });
+            list.push(BodyMember {
+                key: match key {
+                    Cow::Borrowed(key) => Cow::Borrowed(key.as_bytes()),
+                    Cow::Owned(key) => Cow::Owned(key.into_bytes()),
+                },
+                value,
+            });
             Ok(())
         })
         .map_err(|e| bad_request("", format!("the body is not a JSON object: {e}")))?;
@@ -117,33 +151,54 @@ impl<'a> BodyMembers<'a> {
         })
     }
 
-    /// Returns the member `key`, which may stand once and in one spelling.
-    pub(super) fn unique(&self, key: &str) -> Result<Option<&BodyMember<'a>>, Refusal> {
-        let mut found = None;
+    /// Returns the members of these names, which may each stand once and in one spelling.
+    pub(super) fn unique<const N: usize>(
+        &self,
+        names: [&str; N],
+    ) -> Result<[Option<&BodyMember<'a>>; N], Refusal> {
+        let mut found = [None; N];
         for member in &self.list {
-            if !equals_ignoring_case(&member.key, key) {
+            let Some(place) = place_of(&member.key, &names) else {
                 continue;
-            }
-            // Servers that match names without case would take it for the one that was looked at here.
-            if member.key != key {
-                return Err(bad_request(
-                    &format!("/{key}"),
-                    format!("a member differs from `{key}` in case only: spell it `{key}`"),
-                ));
-            }
-            if found.replace(member).is_some() {
-                return Err(bad_request(
-                    &format!("/{key}"),
-                    format!("`{key}` stands twice in the body"),
-                ));
+            };
+            let is_repeated = found[place].replace(member).is_some();
+            if is_repeated || *member.key != *names[place].as_bytes() {
+                // Of several faults, that of the first name is reported.
+                names.iter().try_for_each(|name| self.check_unique(name))?;
             }
         }
         Ok(found)
     }
 
+    fn check_unique(&self, name: &str) -> Result<(), Refusal> {
+        let mut is_found = false;
+        for member in &self.list {
+            if place_of(&member.key, &[name]).is_none() {
+                continue;
+            }
+            // Servers that match names without case would take it for the one that was looked at here.
+            if *member.key != *name.as_bytes() {
+                return Err(bad_request(
+                    &format!("/{name}"),
+                    format!("a member differs from `{name}` in case only: spell it `{name}`"),
+                ));
+            }
+            if std::mem::replace(&mut is_found, true) {
+                return Err(bad_request(
+                    &format!("/{name}"),
+                    format!("`{name}` stands twice in the body"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the range of the value of `key`; of several the last, as JSON readers have it.
     pub(super) fn last(&self, key: &str) -> Option<Range<usize>> {
-        let found = self.list.iter().rfind(|member| member.key == key)?;
+        let found = self
+            .list
+            .iter()
+            .rfind(|member| *member.key == *key.as_bytes())?;
         Some(found.value.clone())
     }
 
@@ -198,3 +253,6 @@ pub(super) fn bad_request(pointer: &str, message: impl Into<String>) -> Refusal 
         message: message.into(),
     }
 }
+
+#[cfg(test)]
+mod tests;
