@@ -1,7 +1,7 @@
 //! Keys → accounts, each account's pace, and its requests under way.
 //!
-//! Not access to models. Keys are compared by their SHA-256, in constant time, before any body is read; the
-//! key itself is never kept.
+//! Not access to models. Keys are compared by their SHA-256, in constant time, before any body is read; one
+//! that was accepted before is known by a keyed hash. The key itself is never kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::body_budget::AccountBytes;
+use super::key_memory::KeyMemory;
 use crate::http1::Fields;
 
 /// An account as the walk uses it.
@@ -188,6 +189,8 @@ impl Drop for AccountGuard {
 #[derive(Default)]
 pub struct Accounts {
     by_key: HashMap<KeyHash, Arc<Account>>,
+    /// Keys that were accepted in this generation: a reload begins without any.
+    accepted: KeyMemory,
     by_id: HashMap<Arc<str>, Arc<Account>>,
     anonymous: Option<Arc<Account>>,
 }
@@ -309,16 +312,23 @@ impl Accounts {
         let Some(key) = presented_key(headers) else {
             return self.anonymous.as_ref().ok_or(Refusal::Unauthenticated);
         };
-        let hash = KeyHash(Sha256::digest(key).into());
-        let (known, account) = self
-            .by_key
-            .get_key_value(&hash)
-            .ok_or(Refusal::Unauthenticated)?;
-        // The table's look-up compares in its own way; the decision is made here.
-        match bool::from(known.0.ct_eq(&hash.0)) {
-            true => Ok(account),
-            false => Err(Refusal::Unauthenticated),
+        self.of_key(key).ok_or(Refusal::Unauthenticated)
+    }
+
+    /// Returns the account that has this key.
+    fn of_key(&self, key: &[u8]) -> Option<&Arc<Account>> {
+        let fingerprint = self.accepted.fingerprint(key);
+        if let Some(hash) = self.accepted.find(fingerprint) {
+            return self.by_key.get(&hash);
         }
+        let hash = KeyHash(Sha256::digest(key).into());
+        let (known, account) = self.by_key.get_key_value(&hash)?;
+        // The table's look-up compares in its own way; the decision is made here.
+        if !bool::from(known.0.ct_eq(&hash.0)) {
+            return None;
+        }
+        self.accepted.remember(fingerprint, hash);
+        Some(account)
     }
 }
 
@@ -400,6 +410,29 @@ mod tests {
                 .is_err()
         );
         assert!(accounts.identify(&Fields::default()).is_err());
+    }
+
+    #[test]
+    fn an_accepted_key_is_known_without_its_sha_256_until_the_next_reload() {
+        let first = accounts(false);
+        let is_remembered = |accounts: &Accounts, key: &[u8]| {
+            let fingerprint = accounts.accepted.fingerprint(key);
+            accounts.accepted.find(fingerprint).is_some()
+        };
+        let is_known = |accounts: &Accounts, key| {
+            let headers = headers("x-api-key", key);
+            accounts.identify(&headers).is_ok()
+        };
+        assert!(!is_known(&first, "bad") && is_known(&first, "good") && is_known(&first, "good"));
+        assert!(is_remembered(&first, b"good") && !is_remembered(&first, b"bad"));
+        // A key of another SHA-256 shows that none is computed.
+        let good = KeyHash(Sha256::digest(b"good").into());
+        let planted = first.accepted.fingerprint(b"planted");
+        first.accepted.remember(planted, good);
+        assert!(is_known(&first, "planted"));
+
+        let second = first.next_generation(&[], false, Millis(1));
+        assert!(!is_known(&second, "good") && !is_known(&second, "planted"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod digests;
 mod drain;
 pub mod header_filter;
 mod headers;
+mod key_memory;
 mod limits;
 mod quota;
 mod readiness;
