@@ -28,11 +28,19 @@ tidy:
 bench:
     cargo bench --workspace --bench core
 
-# A request's cost against an empty Pingora proxy (targets T1, T4, T7; under 4 minutes)
+# A request's cost against an empty Pingora proxy (small, streams, refusals; under 5 minutes)
 bench-proxy:
-    cargo bench --bench proxy -- --quick --only t1,t4,t7
+    cargo bench --bench proxy -- --quick
 
-# Every target and scenario of the proxy bench (under 30 minutes)
+# What a proxy adds to a request's time, at one rate for all (3 minutes)
+bench-latency:
+    cargo bench --bench proxy -- --latency
+
+# The proxies that the proxy bench measures beside us: HAProxy, nginx, Envoy, two routers
+bench-peers:
+    ./scripts/bench-peers
+
+# Every must and scenario of the proxy bench (under 30 minutes)
 bench-all:
     cargo bench --workspace --bench core --bench proxy
 

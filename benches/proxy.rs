@@ -1,9 +1,9 @@
-//! Cost of a request: infergate against an empty Pingora proxy, hyper, HAProxy and nginx.
+//! Cost of a request: infergate against an empty Pingora proxy, hyper, HAProxy, nginx, Envoy and two routers.
 //! Not a test of behaviour: `benches/accept.rs` is that one.
 //!
 //! A single binary that starts itself again as upstream, yardsticks and load generator. CPU is microseconds per
-//! request of the proxy process, all threads, user + system. Usage:
-//! `cargo bench --bench proxy -- [--quick] [--rounds N] [--seconds S] [--only t1,t4] [--check]`.
+//! request of the proxy process, all threads, user + system. `cargo bench --bench proxy -- --help` lists the
+//! options; docs/benchmarks.md says how it measures.
 
 // A bench lives on the clock and starts its own tasks; the product's rules about both protect the walk.
 #![allow(clippy::disallowed_methods)]
@@ -14,26 +14,40 @@ mod kit;
 
 #[path = "proxy/bare.rs"]
 mod bare;
+#[path = "proxy/calls.rs"]
+mod calls;
 #[path = "proxy/configs.rs"]
 mod configs;
 #[path = "proxy/contest.rs"]
 mod contest;
+#[path = "proxy/cores.rs"]
+mod cores;
 #[path = "proxy/driver.rs"]
 mod driver;
+#[path = "proxy/guests.rs"]
+mod guests;
 #[path = "proxy/hall.rs"]
 mod hall;
 #[path = "proxy/hyper_hop.rs"]
 mod hyper_hop;
+#[path = "proxy/idle.rs"]
+mod idle;
 #[path = "proxy/load.rs"]
 mod load;
 #[path = "proxy/memory.rs"]
 mod memory;
+#[path = "proxy/open_loop.rs"]
+mod open_loop;
 #[path = "proxy/options.rs"]
 mod options;
+#[path = "proxy/peer_configs.rs"]
+mod peer_configs;
 #[path = "proxy/peers.rs"]
 mod peers;
 #[path = "proxy/scenarios.rs"]
 mod scenarios;
+#[path = "proxy/tables.rs"]
+mod tables;
 #[path = "proxy/targets.rs"]
 mod targets;
 #[path = "proxy/upstream.rs"]

@@ -27,9 +27,9 @@ pub fn run(runtime: &Runtime, _: Scale, table: &mut Table) -> Fallible<()> {
     runtime.block_on(stand.client.send(&ask));
     std::thread::sleep(SETTLING);
     let pid = stand.gateway.process.pid();
-    let (before, began) = (procfs::sleeps(pid)?, Instant::now());
+    let (before, began) = (sleeps(pid)?, Instant::now());
     std::thread::sleep(WINDOW);
-    let sleeps = procfs::sleeps(pid)?.saturating_sub(before);
+    let sleeps = sleeps(pid)?.saturating_sub(before);
     let per_second = sleeps as f64 / began.elapsed().as_secs_f64();
     table.add(
         "idle",
@@ -40,4 +40,9 @@ pub fn run(runtime: &Runtime, _: Scale, table: &mut Table) -> Fallible<()> {
     );
     table.keep(stand.close()?);
     Ok(())
+}
+
+/// Voluntary context switches of all threads so far: each slept, and woke before.
+fn sleeps(pid: u32) -> Fallible<u64> {
+    Ok(procfs::wake_ups(pid)?.values().sum())
 }

@@ -7,16 +7,15 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::runtime::Runtime;
 
 use crate::backend::{self, RequestCounts};
 use crate::client::{ChatRequest, Client};
 use crate::crowd::{self, Backlog, Sample, goodput};
 use crate::kit::Fallible;
+use crate::kit::cluster::{self, Membership};
 use crate::kit::figures::Latencies;
 use crate::kit::gateway::{Account, Gateway, Model, Settings};
-use crate::kit::process::{free_port, loopback};
 use crate::overload::counts;
 use crate::stand::{MODEL, SERVICE_MS, Scale};
 use crate::table::Table;
@@ -29,8 +28,6 @@ const DEADLINE_MS: u64 = 2_000;
 const SEED: u64 = 44;
 /// The beginning of a step that is not counted: permits and lines fill.
 const FILLING: Duration = Duration::from_secs(2);
-/// Longest wait for nodes to know each other.
-const MEETING_LIMIT: Duration = Duration::from_secs(20);
 /// Requests one after the other for the price of a forward.
 const HOPS_TIMED: usize = 2_000;
 /// From so long after a kill on, requests to the others succeed.
@@ -48,26 +45,19 @@ pub fn run(runtime: &Runtime, scale: Scale, table: &mut Table) -> Fallible<()> {
 struct NodeCluster {
     nodes: Vec<Gateway>,
     backends: Vec<(SocketAddr, RequestCounts)>,
-    _certificates: tempfile::TempDir,
+    _membership: Membership,
 }
 
 impl NodeCluster {
     /// `backends_each` says how many servers each node has.
     fn open(runtime: &Runtime, backends_each: &[usize]) -> Fallible<NodeCluster> {
-        let certificates = tempfile::tempdir()?;
-        let ports: Vec<(SocketAddr, SocketAddr)> = backends_each
-            .iter()
-            .map(|_| Ok((loopback(free_port()?), loopback(free_port()?))))
-            .collect::<Fallible<_>>()?;
-        let authority = authority()?;
-        std::fs::write(certificates.path().join("ca.pem"), &authority.1)?;
+        let membership = Membership::new(&NAMES[..backends_each.len()])?;
         let (mut nodes, mut backends) = (Vec::new(), Vec::new());
         for (at, &count) in backends_each.iter().enumerate() {
             let name = NAMES[at];
             let own: Vec<(SocketAddr, RequestCounts)> = (0..count)
                 .map(|_| backend::start(runtime))
                 .collect::<Fallible<_>>()?;
-            certify(&authority.0, name, certificates.path())?;
             let settings = Settings {
                 threads: 2,
                 accounts: vec![Account::new(ACCOUNT)],
@@ -79,37 +69,17 @@ impl NodeCluster {
                     capacity: 2,
                 }],
                 plugins: None,
-                fleet: Some(membership(name, at, &ports, certificates.path())),
+                fleet: Some(membership.lines(at)),
             };
             nodes.push(Gateway::start(name, settings, None)?);
             backends.extend(own);
         }
-        let fleet = NodeCluster {
+        cluster::meet(&nodes)?;
+        Ok(NodeCluster {
             nodes,
             backends,
-            _certificates: certificates,
-        };
-        fleet.meet()?;
-        Ok(fleet)
-    }
-
-    /// Waits until each node knows what all others serve.
-    fn meet(&self) -> Fallible<()> {
-        let began = Instant::now();
-        for node in &self.nodes {
-            loop {
-                let state = node.state()?;
-                let others = state["nodes"].as_array().map_or(0, Vec::len);
-                if others + 1 == self.nodes.len() {
-                    break;
-                }
-                if began.elapsed() > MEETING_LIMIT {
-                    return Err("the nodes do not find each other".into());
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
-        Ok(())
+            _membership: membership,
+        })
     }
 
     fn most_in_flight(&self) -> u64 {
@@ -371,48 +341,4 @@ fn forwards(nodes: &[Gateway]) -> Fallible<Forwards> {
 fn arrived(samples: &[Sample], length: Duration) -> f64 {
     let counted = samples.iter().filter(|sample| sample.sent >= FILLING);
     counted.count() as f64 / (length - FILLING).as_secs_f64()
-}
-
-type Authority = Issuer<'static, KeyPair>;
-
-fn authority() -> Fallible<(Authority, String)> {
-    let key = KeyPair::generate()?;
-    let mut params = CertificateParams::new(Vec::new())?;
-    params.distinguished_name.push(DnType::CommonName, "bench");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let pem = params.self_signed(&key)?.pem();
-    Ok((Issuer::new(params, key), pem))
-}
-
-fn certify(authority: &Authority, name: &str, folder: &std::path::Path) -> Fallible<()> {
-    let key = KeyPair::generate()?;
-    let params = CertificateParams::new([name.to_owned()])?;
-    let certificate = params.signed_by(&key, authority)?;
-    std::fs::write(folder.join(format!("{name}.pem")), certificate.pem())?;
-    std::fs::write(folder.join(format!("{name}-key.pem")), key.serialize_pem())?;
-    Ok(())
-}
-
-/// Configuration that makes a gateway a node: lines under `listen`, and lines at the top.
-fn membership(
-    name: &str,
-    at: usize,
-    ports: &[(SocketAddr, SocketAddr)],
-    folder: &std::path::Path,
-) -> (String, String) {
-    let (peers, gossip) = ports[at];
-    let folder = folder.display();
-    let listen = format!(
-        "  peers:\n    address: \"{peers}\"\n    tls: {{ certificate: \"{folder}/{name}.pem\", \
-         private_key: \"{folder}/{name}-key.pem\", client_ca: \"{folder}/ca.pem\" }}\n"
-    );
-    let seeds: Vec<String> = ports
-        .iter()
-        .map(|(_, seed)| format!("\"{seed}\""))
-        .collect();
-    let top = format!(
-        "node: {{ id: {name}, site: fra }}\ncluster:\n  gossip: \"{gossip}\"\n  seeds: [{}]\n",
-        seeds.join(", ")
-    );
-    (listen, top)
 }

@@ -1,4 +1,4 @@
-//! Figures: medians, spreads, Jain's index and the latency histogram.
+//! Figures: lower deciles, medians, Jain's index and the latency histogram.
 //! Not a statistics package: no figure here assumes a distribution.
 //!
 //! Latencies go in as `Duration` and come out in microseconds. Called wherever a bench prints a number.
@@ -50,6 +50,7 @@ impl Latencies {
             count: self.count(),
             p50_us: self.quantile_us(0.50),
             p99_us: self.quantile_us(0.99),
+            p999_us: self.quantile_us(0.999),
             max_us: self.max_us(),
         }
     }
@@ -61,15 +62,19 @@ pub struct Quantiles {
     pub count: u64,
     pub p50_us: u64,
     pub p99_us: u64,
+    pub p999_us: u64,
     pub max_us: u64,
 }
 
-/// Median with the smallest and the largest of several rounds.
+/// Share of the values below the figure that stands for them: on a shared machine noise only adds.
+const LOW: f64 = 0.1;
+
+/// Lower decile, median and smallest of several rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
+    pub low: f64,
     pub median: f64,
     pub min: f64,
-    pub max: f64,
 }
 
 impl Spread {
@@ -77,23 +82,34 @@ impl Spread {
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
-        let (min, max) = (*sorted.first()?, *sorted.last()?);
-        let middle = sorted.len() / 2;
-        let median = if sorted.len().is_multiple_of(2) {
-            (sorted[middle - 1] + sorted[middle]) / 2.0
-        } else {
-            sorted[middle]
-        };
-        Some(Self { median, min, max })
+        Some(Self {
+            min: *sorted.first()?,
+            low: quantile(&sorted, LOW),
+            median: quantile(&sorted, 0.5),
+        })
     }
 
-    /// `1.23 [1.10–1.40]` with the given number of decimals.
-    pub fn show(&self, decimals: usize) -> String {
-        format!(
-            "{:.decimals$} [{:.decimals$}–{:.decimals$}]",
-            self.median, self.min, self.max
-        )
+    /// Combines lower decile with lower decile, median with median, smallest with smallest.
+    pub fn with(self, other: Spread, combine: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            low: combine(self.low, other.low),
+            median: combine(self.median, other.median),
+            min: combine(self.min, other.min),
+        }
     }
+
+    /// `1.23 (1.30)`: the lower decile and the median, with the given number of decimals.
+    pub fn show(&self, decimals: usize) -> String {
+        format!("{:.decimals$} ({:.decimals$})", self.low, self.median)
+    }
+}
+
+/// Interpolates between the two nearest of at least one value.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let at = share * (sorted.len() - 1) as f64;
+    let below = at.floor() as usize;
+    let above = (below + 1).min(sorted.len() - 1);
+    sorted[below] + (sorted[above] - sorted[below]) * (at - below as f64)
 }
 
 /// Jain's fairness index: 1 when all shares are equal, 1/n when one takes all.

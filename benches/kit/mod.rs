@@ -4,6 +4,7 @@
 //! Durations are `Duration`, CPU is in nanoseconds, memory in KiB, latencies in microseconds.
 //! Called by `benches/proxy.rs` and `benches/accept.rs`.
 
+pub mod cluster;
 pub mod figures;
 pub mod gateway;
 pub mod process;

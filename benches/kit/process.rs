@@ -136,6 +136,19 @@ pub fn pinned(command: Command, cores: Option<&str>) -> Command {
     shell
 }
 
+/// Moves a running process, with all its threads, to `cores`.
+pub fn pin(pid: u32, cores: &str) -> Fallible<()> {
+    let status = Command::new("taskset")
+        .args(["-a", "-p", "-c", cores])
+        .arg(pid.to_string())
+        .stdout(Stdio::null())
+        .status()?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("taskset does not move process {pid} to {cores}").into()),
+    }
+}
+
 /// Returns a port without a listener. Another process may take the port first; the start then fails.
 pub fn free_port() -> Fallible<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -146,11 +159,14 @@ pub fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// The program's path when it is installed. Debian keeps servers in sbin, which a user's PATH may lack.
+/// The program's path when it is installed. Debian keeps servers in sbin, which a user's PATH may lack;
+/// `scripts/bench-peers` installs into a folder of the checkout.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/peers/bin");
     let extra = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path)
+    std::iter::once(tools)
+        .chain(std::env::split_paths(&path))
         .chain(extra)
         .map(|folder| folder.join(name))
         .find(|candidate| candidate.is_file())

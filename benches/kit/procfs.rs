@@ -4,6 +4,7 @@
 //! CPU is user + system time of all threads in nanoseconds, memory is KiB. Linux only. Called by the
 //! load generator around its window and by the drivers for memory figures.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use super::Fallible;
@@ -21,18 +22,19 @@ pub fn cpu_ns(pid: u32) -> Fallible<u64> {
     Ok(total)
 }
 
-/// Number of times that living threads of `pid` have gone to sleep by themselves: each woke before.
-pub fn sleeps(pid: u32) -> Fallible<u64> {
-    let mut total = 0;
+/// Voluntary context switches so far by name of the thread, living threads only: how often each slept and woke.
+pub fn wake_ups(pid: u32) -> Fallible<BTreeMap<String, u64>> {
+    let mut by_name = BTreeMap::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // As above.
-        if let Ok(text) = fs::read_to_string(task?.path().join("status")) {
-            let mut lines = text.lines();
-            let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            total += count.unwrap_or("0").trim().parse::<u64>()?;
-        }
+        let task = task?.path();
+        let Ok(status) = fs::read_to_string(task.join("status")) else {
+            continue;
+        };
+        let name = field(&status, "Name:").unwrap_or("unnamed").to_owned();
+        let switches = field(&status, "voluntary_ctxt_switches:").unwrap_or("0");
+        *by_name.entry(name).or_default() += switches.parse::<u64>()?;
     }
-    Ok(total)
+    Ok(by_name)
 }
 
 /// Resident memory now.
@@ -45,14 +47,16 @@ pub fn peak_rss_kib(pid: u32) -> Fallible<u64> {
     status_kib(pid, "VmHWM:")
 }
 
-fn status_kib(pid: u32, field: &str) -> Fallible<u64> {
+fn status_kib(pid: u32, name: &str) -> Fallible<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status
-        .lines()
-        .find(|line| line.starts_with(field))
-        .ok_or("the process has no such memory figure")?;
-    let number = line.split_ascii_whitespace().nth(1).unwrap_or("0");
+    let value = field(&status, name).ok_or("the process has no such memory figure")?;
+    let number = value.split_ascii_whitespace().next().unwrap_or("0");
     Ok(number.parse()?)
+}
+
+fn field<'s>(status: &'s str, name: &str) -> Option<&'s str> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim())
 }
 
 /// Load average of a minute, so that a noisy machine shows in the report.
@@ -68,7 +72,7 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Description of the machine on which the figures were taken, in a line.
+/// Description of the machine on which the figures are taken, in a line.
 pub fn machine() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let model = fs::read_to_string("/proc/cpuinfo")

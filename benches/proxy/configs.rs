@@ -1,4 +1,4 @@
-//! The gateway's configurations: the ordinary one, and the large ones of T12.
+//! The gateway's configurations: the ordinary one, with plugins, as nodes, and large ones.
 //! Not defaults: permits and rates are set so that nothing but the full model ever refuses.
 //!
 //! Called by the driver, which starts one gateway for each.
@@ -12,7 +12,7 @@ use crate::kit::process::loopback;
 pub const MODEL: &str = "bench";
 /// A model with one permit and no queue: once a stream holds the permit, everybody else is refused.
 pub const FULL_MODEL: &str = "bench-full";
-/// The account that asks; further accounts are the crowd of T12.
+/// The account that asks; further accounts are the crowd of the large configuration.
 pub const ACCOUNT: &str = "acme";
 /// On the path of every request and never reached: 60,000 a second.
 const REQUESTS_PER_MINUTE: u64 = 3_600_000;
@@ -35,14 +35,23 @@ pub fn settings(upstream_port: u16) -> Settings {
     }
 }
 
-/// The ordinary one with the three standard plugins on; none where `scripts/plugins` has not built
-/// them.
-pub fn with_plugins(upstream_port: u16) -> Option<Settings> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("plugins/dist");
-    folder.join("neurons.wasm").exists().then(|| Settings {
-        plugins: Some(folder),
+/// Settings with the three standard plugins on every model: the committed ones, so that nothing need be built.
+pub fn with_plugins(upstream_port: u16) -> Settings {
+    Settings {
+        plugins: Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("config/quickstart")),
         ..settings(upstream_port)
-    })
+    }
+}
+
+/// Settings of two nodes of a cluster: the first has no endpoint of its own and forwards all.
+pub fn node(lines: (String, String), endpoints: Vec<SocketAddr>) -> Settings {
+    Settings {
+        threads: 1,
+        accounts: vec![account(ACCOUNT)],
+        models: vec![model(MODEL, endpoints)],
+        plugins: None,
+        fleet: Some(lines),
+    }
 }
 
 fn account(id: &str) -> Account {

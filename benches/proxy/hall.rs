@@ -1,47 +1,29 @@
-//! Processes of the bench: upstream, gateway, yardsticks and peers, each on its core.
+//! Processes of the bench: upstream, gateway, yardsticks and peers, each on its CPU.
 //! Not the measuring: starts them and knows their addresses and pids.
 //!
-//! Proxies share the first core, load and upstream the second, so a proxy is never slowed by its own load.
-//! Called by the driver and the scenarios.
+//! Gateway, load and upstream share one CPU, and the bench itself waits on another. Two CPUs of a small machine
+//! are often threads of one core: a busy neighbour costs up to twice the time. Called by the driver.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
 use crate::configs::{settings, with_plugins};
+use crate::cores::Cores;
+use crate::kit::Fallible;
 use crate::kit::gateway::{Gateway, Settings};
-use crate::kit::process::{Process, free_port, loopback};
-use crate::kit::{Fallible, procfs};
+use crate::kit::process::{Process, free_port, loopback, pin};
 use crate::peers;
 use crate::targets::label;
 
-/// Assignment of processes to cores.
-pub struct Cores {
-    pub proxy: String,
-    pub load: String,
-    pub two_threads: String,
-}
-
-impl Cores {
-    pub fn plan() -> Self {
-        let (proxy, load, two_threads) = match procfs::cores() {
-            1 => ("0", "0", "0"),
-            2 | 3 => ("0", "1", "0,1"),
-            _ => ("0", "1", "0,2"),
-        };
-        Self {
-            proxy: proxy.into(),
-            load: load.into(),
-            two_threads: two_threads.into(),
-        }
-    }
-}
-
 /// A place to send load to.
+#[derive(Clone)]
 pub struct Contender {
     pub label: &'static str,
     pub address: SocketAddr,
     pub pids: Vec<u32>,
+    /// Requests at once from which on it refuses some.
+    pub connections_max: usize,
 }
 
 /// Processes that run during the whole bench; idle proxies cost next to nothing.
@@ -52,74 +34,99 @@ pub struct Processes {
     /// None when infergate would not start: its yardsticks are measured all the same.
     pub gateway: Option<Gateway>,
     _with_plugins: Option<Gateway>,
+    /// Label and version of each peer that runs.
+    pub versions: Vec<(&'static str, String)>,
+    upstream: Process,
     _processes: Vec<Process>,
     _folder: tempfile::TempDir,
 }
 
 impl Processes {
     pub fn open(cores: Cores) -> Fallible<Self> {
+        pin(std::process::id(), &cores.other)?;
         let folder = tempfile::tempdir()?;
-        let upstream_port = free_port()?;
-        let upstream = start_role("upstream", &[upstream_port], &cores.load, folder.path())?;
-        let mut contenders = vec![Contender {
-            label: label::DIRECT,
-            address: loopback(upstream_port),
-            pids: vec![upstream.pid()],
-        }];
-        let mut processes = vec![upstream];
-
-        let started = start_gateway("infergate", upstream_port, 1, &cores.proxy);
-        let gateway = match started {
-            Ok(gateway) => {
-                contenders.push(contender(label::INFERGATE, &gateway));
-                Some(gateway)
-            }
-            Err(error) => {
-                println!("infergate: not measured, {error}");
-                None
-            }
-        };
-        let with_plugins = match with_plugins(upstream_port) {
-            None => Err("scripts/plugins has not built the plugins".into()),
-            Some(settings) => Gateway::start("infergate-plugins", settings, Some(&cores.proxy)),
-        };
-        let with_plugins = match with_plugins {
-            Ok(gateway) => {
-                contenders.push(contender(label::WITH_PLUGINS, &gateway));
-                Some(gateway)
-            }
-            Err(error) => {
-                println!("{}: not measured, {error}", label::WITH_PLUGINS);
-                None
-            }
-        };
+        let port = free_port()?;
+        let core = &cores.shared;
+        let upstream = start_role("upstream", &[port], core, folder.path())?;
+        let mut contenders = vec![direct(port, &upstream)];
+        let gateway = open_gateway(label::INFERGATE, settings(port), core, &mut contenders);
+        let with_plugins = open_gateway(
+            label::WITH_PLUGINS,
+            with_plugins(port),
+            core,
+            &mut contenders,
+        );
+        let (mut processes, mut versions) = (Vec::new(), Vec::new());
         for name in [label::BARE, label::HYPER] {
-            let port = free_port()?;
-            let process = start_role(name, &[port, upstream_port], &cores.proxy, folder.path())?;
+            let own = free_port()?;
+            let process = start_role(name, &[own, port], core, folder.path())?;
             contenders.push(Contender {
                 label: name,
-                address: loopback(port),
+                address: loopback(own),
                 pids: vec![process.pid()],
+                connections_max: usize::MAX,
             });
             processes.push(process);
         }
-        for peer in peers::start_installed(upstream_port, &cores.proxy, folder.path())? {
+        for peer in peers::start_installed(port, &cores, folder.path())? {
             contenders.push(Contender {
-                label: peer.name,
+                label: peer.label,
                 address: loopback(peer.port),
                 pids: vec![peer.process.pid()],
+                connections_max: peer.connections_max,
             });
+            versions.push((peer.label, peer.version));
             processes.push(peer.process);
         }
         Ok(Self {
             cores,
-            upstream_port,
+            upstream_port: port,
             contenders,
             gateway,
             _with_plugins: with_plugins,
+            versions,
+            upstream,
             _processes: processes,
             _folder: folder,
         })
+    }
+
+    pub fn find(&self, label: &str) -> Option<&Contender> {
+        self.contenders
+            .iter()
+            .find(|contender| contender.label == label)
+    }
+
+    /// Moves the upstream to `cores`.
+    pub fn move_upstream(&self, cores: &str) -> Fallible<()> {
+        pin(self.upstream.pid(), cores)
+    }
+}
+
+fn direct(port: u16, upstream: &Process) -> Contender {
+    Contender {
+        label: label::DIRECT,
+        address: loopback(port),
+        pids: vec![upstream.pid()],
+        connections_max: usize::MAX,
+    }
+}
+
+fn open_gateway(
+    label: &'static str,
+    settings: Settings,
+    core: &str,
+    contenders: &mut Vec<Contender>,
+) -> Option<Gateway> {
+    match Gateway::start(&label.replace(", ", "-"), settings, Some(core)) {
+        Ok(gateway) => {
+            contenders.push(contender(label, &gateway));
+            Some(gateway)
+        }
+        Err(error) => {
+            eprintln!("{label}: not measured, {error}");
+            None
+        }
     }
 }
 
@@ -128,6 +135,7 @@ pub fn contender(label: &'static str, gateway: &Gateway) -> Contender {
         label,
         address: gateway.clients,
         pids: vec![gateway.process.pid()],
+        connections_max: usize::MAX,
     }
 }
 

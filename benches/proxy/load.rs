@@ -1,12 +1,10 @@
 //! The load generator: keep-alive connections over raw sockets, measured inside one window.
 //! Not a client of anything else: one request, built once, sent again and again.
 //!
-//! Two loops. Closed: each connection sends when the last answer is whole. Open: each connection has a
-//! fixed schedule and latency counts from the intended start, so a stalled proxy cannot hide its stall.
+//! The closed loop is here: each connection sends when the last answer is whole. The other is `open_loop.rs`.
 //! Run as a child process: `load PLAN`, both plan and report being one line of JSON.
 
 use std::cell::RefCell;
-use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -18,11 +16,10 @@ use crate::kit::figures::{Latencies, Quantiles};
 use crate::kit::request::Chat;
 use crate::kit::wire::ResponseReader;
 use crate::kit::{Fallible, procfs};
+use crate::open_loop;
 
 /// Pause before a connection that failed is opened again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(5);
-/// Longest silence inside one answer; beyond it the request counts as an error.
-const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 /// A first event later than this smells of a delayed acknowledgement (Nagle without TCP_NODELAY).
 const STEP: Duration = Duration::from_millis(35);
 
@@ -42,6 +39,8 @@ pub struct Plan {
     pub warm_up_ms: u64,
     pub window_ms: u64,
     pub expected_status: u16,
+    /// CPU that the generator runs on.
+    pub core: String,
     /// Processes whose CPU and memory the report gives.
     pub pids: Vec<u32>,
 }
@@ -84,7 +83,7 @@ impl Report {
 pub fn run(plan_json: &str) -> Fallible<()> {
     let plan: Plan = serde_json::from_str(plan_json)?;
     let report = match plan.open_rate {
-        Some(rate) => open_loop(&plan, rate)?,
+        Some(rate) => open_loop::run(&plan, rate)?,
         None => closed_loop(&plan)?,
     };
     println!("{}", serde_json::to_string(&report)?);
@@ -92,7 +91,7 @@ pub fn run(plan_json: &str) -> Fallible<()> {
 }
 
 impl Plan {
-    fn requests(&self) -> Vec<Vec<u8>> {
+    pub fn requests(&self) -> Vec<Vec<u8>> {
         let fields = match self.stream_pause_us {
             Some(pause_us) => format!("\"stream\":true,\"seed\":{pause_us}"),
             None => "\"temperature\":0.7".to_owned(),
@@ -112,7 +111,7 @@ impl Plan {
             .collect()
     }
 
-    fn warm_up(&self) -> Duration {
+    pub fn warm_up(&self) -> Duration {
         Duration::from_millis(self.warm_up_ms)
     }
 
@@ -126,18 +125,18 @@ impl Plan {
         }
     }
 
-    fn window(&self) -> Duration {
+    pub fn window(&self) -> Duration {
         Duration::from_millis(self.window_ms)
     }
 
-    fn cpu_ns(&self) -> Fallible<u64> {
+    pub fn cpu_ns(&self) -> Fallible<u64> {
         self.pids.iter().map(|pid| procfs::cpu_ns(*pid)).sum()
     }
 }
 
 /// Counts of one window. Outside the window nothing is counted.
-struct Tally {
-    measuring: bool,
+pub struct Tally {
+    pub measuring: bool,
     answers: u64,
     expected_status: u16,
     unexpected: u64,
@@ -151,7 +150,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn new(expected_status: u16) -> Self {
+    pub fn new(expected_status: u16) -> Self {
         Self {
             measuring: false,
             answers: 0,
@@ -169,17 +168,27 @@ impl Tally {
 
     fn answered(&mut self, status: u16, latency: Duration) {
         if self.measuring {
-            self.answers += 1;
-            if status != self.expected_status {
-                self.unexpected += 1;
-                self.unexpected_status = status;
-            }
-            self.latency.record(latency);
+            self.record(status, latency);
         }
     }
 
-    fn failed(&mut self) {
+    /// Counts an answer whenever it comes.
+    pub fn record(&mut self, status: u16, latency: Duration) {
+        self.answers += 1;
+        if status != self.expected_status {
+            self.unexpected += 1;
+            self.unexpected_status = status;
+        }
+        self.latency.record(latency);
+    }
+
+    pub fn failed(&mut self) {
         self.errors += u64::from(self.measuring);
+    }
+
+    /// Counts requests that have had no answer when the run ends.
+    pub fn unanswered(&mut self, count: u64) {
+        self.errors += count;
     }
 
     /// `count` events came at once; the first of them closes a gap, the others follow without one.
@@ -197,19 +206,7 @@ impl Tally {
         }
     }
 
-    fn merge(&mut self, other: &Tally) {
-        self.answers += other.answers;
-        self.errors += other.errors;
-        self.events += other.events;
-        self.late_first_events += other.late_first_events;
-        self.unexpected += other.unexpected;
-        self.unexpected_status = self.unexpected_status.max(other.unexpected_status);
-        self.latency.merge(&other.latency);
-        self.first_event.merge(&other.first_event);
-        self.gap.merge(&other.gap);
-    }
-
-    fn report(&self, plan: &Plan, window: Duration, cpu_ns: u64) -> Fallible<Report> {
+    pub fn report(&self, plan: &Plan, window: Duration, cpu_ns: u64) -> Fallible<Report> {
         let mut report = Report {
             window_s: window.as_secs_f64(),
             answers: self.answers,
@@ -300,99 +297,4 @@ async fn closed_connection(
             keep_alive = answer.keep_alive;
         }
     }
-}
-
-/// Sends at a fixed rate with a thread per connection. A sleeping thread wakes within microseconds of
-/// its schedule, where an event loop's timers would come in bursts of a millisecond.
-fn open_loop(plan: &Plan, rate: f64) -> Fallible<Report> {
-    procfs::sharpen_timers();
-    let requests = plan.requests();
-    let interval = Duration::from_secs_f64(plan.connections as f64 / rate);
-    let began = Instant::now() + Duration::from_millis(50);
-    let window_begins = began + plan.warm_up();
-    let window_ends = window_begins + plan.window();
-
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..plan.connections)
-            .map(|number| {
-                let first = began + interval.mul_f64(number as f64 / plan.connections as f64);
-                let request = &requests[number % requests.len()];
-                let schedule = Schedule {
-                    first,
-                    interval,
-                    window_begins,
-                    window_ends,
-                };
-                scope.spawn(move || open_connection(plan, request, schedule))
-            })
-            .collect();
-
-        std::thread::sleep(window_begins - Instant::now());
-        let cpu_before = plan.cpu_ns()?;
-        std::thread::sleep(window_ends - Instant::now());
-        let cpu_ns = plan.cpu_ns()? - cpu_before;
-
-        let mut tally = Tally::new(plan.expected_status);
-        for thread in threads {
-            tally.merge(&thread.join().map_err(|_| "a load thread panicked")?);
-        }
-        tally.report(plan, plan.window(), cpu_ns)
-    })
-}
-
-#[derive(Clone, Copy)]
-struct Schedule {
-    first: Instant,
-    interval: Duration,
-    window_begins: Instant,
-    window_ends: Instant,
-}
-
-fn open_connection(plan: &Plan, request: &[u8], schedule: Schedule) -> Tally {
-    let mut tally = Tally::new(plan.expected_status);
-    let mut buffer = vec![0_u8; 64 * 1024];
-    let mut connection = None;
-    let mut intended = schedule.first;
-    while intended < schedule.window_ends {
-        std::thread::sleep(intended.saturating_duration_since(Instant::now()));
-        tally.measuring = intended >= schedule.window_begins;
-        match open_request(plan.target, request, &mut connection, &mut buffer) {
-            Ok(status) => tally.answered(status, intended.elapsed()),
-            Err(_) => {
-                connection = None;
-                tally.failed();
-            }
-        }
-        intended += schedule.interval;
-    }
-    tally
-}
-
-fn open_request(
-    target: SocketAddr,
-    request: &[u8],
-    connection: &mut Option<std::net::TcpStream>,
-    buffer: &mut [u8],
-) -> Fallible<u16> {
-    let mut stream = match connection.take() {
-        Some(stream) => stream,
-        None => {
-            let stream = std::net::TcpStream::connect(target)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(SILENCE_LIMIT))?;
-            stream
-        }
-    };
-    stream.write_all(request)?;
-    let mut answer = ResponseReader::new();
-    while !answer.is_done() {
-        match stream.read(buffer)? {
-            0 => answer.close()?,
-            count => answer.feed(&buffer[..count])?,
-        }
-    }
-    if answer.keep_alive {
-        *connection = Some(stream);
-    }
-    Ok(answer.status)
 }

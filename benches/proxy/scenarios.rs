@@ -1,72 +1,74 @@
 //! The scenarios: which proxies are measured beside each other, under which load.
 //! Not the measuring itself: `contest.rs` runs what is described here.
 //!
-//! A method for each target; called by the driver.
+//! A method for each group; called by the driver.
 
 use crate::configs::{
-    ACCOUNT, FULL_MODEL, MODEL, crowd_id, many_accounts, many_endpoints, many_models,
+    ACCOUNT, FULL_MODEL, MODEL, crowd_id, many_accounts, many_endpoints, many_models, node,
 };
-use crate::contest::{Entry, Measurements, Scenario, Unit};
+use crate::contest::{Entry, Measurements, Scenario, Unit, load};
 use crate::hall::{Contender, Processes, contender, start_gateway};
-use crate::kit::Fallible;
-use crate::kit::gateway::{Gateway, key_of};
+use crate::kit::cluster::{self, Membership};
+use crate::kit::gateway::{Gateway, key_of, send_request};
+use crate::kit::process::loopback;
+use crate::kit::request::Chat;
+use crate::kit::{Fallible, figures};
 use crate::load::Plan;
-use crate::memory::{self, Memory};
+use crate::memory;
 use crate::options::Options;
-use crate::targets::{label, scenario};
+use crate::targets::{label, scenario, single};
 
-/// Keys in use at a time among the ten thousand: one per connection.
+/// Keys in use at a time among the ten thousand: as many as connections.
 const KEYS_IN_USE: usize = 32;
 /// Every n-th of the ten thousand accounts sends, so that they lie far apart in any table.
 const KEYS_APART: usize = 300;
 /// Load before the window, while pools fill.
-const WARM_UP_MS: u64 = 300;
+const WARM_UP_MS: u64 = 100;
+/// The same for streams, which begin spread over that time: as long as a stream lasts.
+const STREAM_WARM_UP_MS: u64 = 400;
+/// Windows of an open loop are longer: its tail needs many requests.
+const OPEN_LOOP_WINDOWS: u64 = 4;
+const OPEN_LOOP_CONNECTIONS: usize = 64;
+/// Windows that calibrate the rate of the open loop.
+const CALIBRATIONS: usize = 5;
 
 impl Processes {
-    /// T1, and the same with one connection when there is time.
+    /// 2 KB with 32 connections, with four and with one.
     pub fn small(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
-        contest.measure(
-            &self.everybody(scenario::SMALL, Unit::Request, options, |plan| {
-                plan.connections = 32;
-            }),
-        )?;
-        if options.quick {
-            return Ok(());
-        }
-        contest.measure(
-            &self.everybody(scenario::ONE_CONNECTION, Unit::Request, options, |plan| {
-                plan.connections = 1;
-            }),
-        )
+        contest.measure(&self.everybody(scenario::SMALL, Unit::Request, options, |_| {}))?;
+        let four = [
+            label::INFERGATE,
+            label::WITH_PLUGINS,
+            label::BARE,
+            label::ENVOY,
+            label::ENVOY_WASM,
+            label::VLLM_ROUTER,
+            label::VLLM_ROUTER_WASM,
+        ];
+        let four = self.some(&four, scenario::FOUR_CONNECTIONS, options, |plan| {
+            plan.connections = 4;
+        });
+        contest.measure(&four)?;
+        let one = self.everybody(scenario::ONE_CONNECTION, Unit::Request, options, |plan| {
+            plan.connections = 1;
+        });
+        contest.measure(&one)
     }
 
-    /// T4.
     pub fn streams(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
-        contest.measure(
-            &self.everybody(scenario::PACED, Unit::Event, options, |plan| {
-                plan.connections = 64;
-                plan.stream_pause_us = Some(5_000);
-            }),
-        )?;
-        contest.measure(
-            &self.everybody(scenario::BURST, Unit::Event, options, |plan| {
-                plan.connections = 16;
-                plan.stream_pause_us = Some(0);
-                plan.window_ms = plan.window_ms * 3 / 5;
-            }),
-        )
+        let paced = self.everybody(scenario::PACED, Unit::Event, options, |plan| {
+            plan.connections = 64;
+            plan.stream_pause_us = Some(5_000);
+            plan.warm_up_ms = STREAM_WARM_UP_MS;
+        });
+        contest.measure(&paced)?;
+        let burst = self.everybody(scenario::BURST, Unit::Event, options, |plan| {
+            plan.connections = 16;
+            plan.stream_pause_us = Some(0);
+        });
+        contest.measure(&burst)
     }
 
-    /// T5.
-    pub fn open_loop(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
-        contest.measure(
-            &self.everybody(scenario::OPEN, Unit::Request, options, |plan| {
-                plan.open_rate = Some(1_000.0);
-            }),
-        )
-    }
-
-    /// T6.
     pub fn bodies(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
         for (name, body_bytes, connections) in [
             (scenario::BODY_32K, 32 * 1024, 16),
@@ -74,20 +76,21 @@ impl Processes {
             (scenario::BODY_256K, 256 * 1024, 16),
             (scenario::BODY_1M, 1024 * 1024, 8),
         ] {
-            contest.measure(&self.everybody(name, Unit::Request, options, |plan| {
+            let bodies = self.everybody(name, Unit::Request, options, |plan| {
                 plan.body_bytes = body_bytes;
                 plan.connections = connections;
-            }))?;
+            });
+            contest.measure(&bodies)?;
         }
         Ok(())
     }
 
-    /// T7: one stream holds the only permit while everybody else is refused.
+    /// A stream holds the only permit while all others are refused.
     pub fn refusals(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
         let Some(gateway) = &self.gateway else {
             return Ok(());
         };
-        let proxied = plan_for(&contender(label::INFERGATE, gateway), options);
+        let proxied = plan_for(self, &contender(label::INFERGATE, gateway), options);
         let full = Plan {
             model: FULL_MODEL.into(),
             expected_status: 429,
@@ -99,62 +102,146 @@ impl Processes {
             ..proxied.clone()
         };
         let _held = memory::open_stream(gateway.clients, FULL_MODEL, &key_of(ACCOUNT))?;
+        let entries = [
+            (label::PROXIED, proxied),
+            (label::FULL_429, full),
+            (label::UNKNOWN_401, unknown),
+        ];
         contest.measure(&Scenario {
             name: scenario::REFUSALS,
             unit: Unit::Request,
-            entries: vec![
-                Entry {
-                    label: label::PROXIED,
-                    plan: proxied,
-                },
-                Entry {
-                    label: label::FULL_429,
-                    plan: full,
-                },
-                Entry {
-                    label: label::UNKNOWN_401,
-                    plan: unknown,
-                },
-            ],
+            entries: entries.map(|(label, plan)| Entry { label, plan }).into(),
         })
     }
 
-    /// T9, on a fresh gateway.
-    pub fn memory(&self, options: &Options, contest: &mut Measurements) -> Fallible<Memory> {
-        if self.gateway.is_none() {
-            return Ok(Memory::default());
-        }
-        let gateway = start_gateway("infergate-memory", self.upstream_port, 1, &self.cores.proxy)?;
-        let pid = gateway.process.pid();
-        println!("\n## memory");
-        let idle_mib = memory::settled_mib(pid)?;
-        println!("idle: {idle_mib:.1} MB");
-        let per_stream = memory::per_stream_kib(gateway.clients, pid, MODEL, &key_of(ACCOUNT))?;
-        println!("per open stream: {per_stream:.1} KiB");
+    /// Open loops. Proxies keep their CPU to themselves: load and upstream move to the other one, so that a
+    /// latency is what the proxy makes of it.
+    pub fn latency(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
+        let Some(bare) = self.find(label::BARE) else {
+            return Ok(());
+        };
+        self.move_upstream(&self.cores.other)?;
+        let calibration = Plan {
+            core: self.cores.other.clone(),
+            ..plan_for(self, bare, options)
+        };
+        let rates: Vec<f64> = (0..CALIBRATIONS)
+            .map(|_| Ok(load(&calibration)?.answers_per_s()))
+            .collect::<Fallible<_>>()?;
+        let rate = figures::Spread::of(&rates).map_or(0.0, |spread| spread.median) / 2.0;
+        let rate = (rate / 100.0).floor().max(1.0) * 100.0;
+        contest.record(single::RATE, label::BARE, rate)?;
+        let half = [
+            label::INFERGATE,
+            label::WITH_PLUGINS,
+            label::BARE,
+            label::HYPER,
+            label::HAPROXY,
+            label::NGINX,
+        ];
+        contest.measure(&self.open_loop(&half, scenario::OPEN, options, rate))?;
+        let slow = [
+            label::DIRECT,
+            label::INFERGATE,
+            label::BARE,
+            label::HYPER,
+            label::HAPROXY,
+            label::NGINX,
+        ];
+        contest.measure(&self.open_loop(&slow, scenario::OPEN_SLOW, options, 1_000.0))?;
+        self.move_upstream(&self.cores.shared)
+    }
 
-        let plan = plan_for(&contender(label::INFERGATE, &gateway), options);
-        let settled_mib = memory::after_requests(contest, &plan, pid, memory::SETTLED_AFTER)?;
+    fn open_loop(
+        &self,
+        labels: &[&str],
+        name: &'static str,
+        options: &Options,
+        rate: f64,
+    ) -> Scenario {
+        self.some(labels, name, options, |plan| {
+            plan.core = self.cores.other.clone();
+            plan.open_rate = Some(rate);
+            plan.connections = OPEN_LOOP_CONNECTIONS;
+            plan.window_ms = options.window_ms * OPEN_LOOP_WINDOWS;
+        })
+    }
+
+    /// Two nodes: the first has no server of its own and forwards all that it gets to the second.
+    pub fn forward(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
+        let membership = Membership::new(&["a", "b"])?;
+        let core = Some(self.cores.shared.as_str());
+        let own = vec![loopback(self.upstream_port)];
+        let nodes = [
+            Gateway::start("node-a", node(membership.lines(0), Vec::new()), core)?,
+            Gateway::start("node-b", node(membership.lines(1), own), core)?,
+        ];
+        cluster::meet(&nodes)?;
+        let [first, second] = &nodes;
+        let request = Chat {
+            model: MODEL,
+            key: Some(&key_of(ACCOUNT)),
+            body_bytes: 2_048,
+            fields: "",
+            headers: "connection: close\r\n",
+        }
+        .bytes();
+        if send_request(first.clients, &request)?.0 != 200 {
+            eprintln!("forward: not measured, the first node does not forward");
+            return Ok(());
+        }
+        let local = plan_for(self, &contender(label::LOCAL, second), options);
+        let forwarded = Plan {
+            target: first.clients,
+            pids: vec![first.process.pid(), second.process.pid()],
+            ..local.clone()
+        };
+        // Connections between the nodes take a handshake each, and stay.
+        load(&forwarded)?;
+        let entries = [(label::LOCAL, local), (label::FORWARDED, forwarded)];
+        contest.measure(&Scenario {
+            name: scenario::FORWARD,
+            unit: Unit::Request,
+            entries: entries.map(|(label, plan)| Entry { label, plan }).into(),
+        })
+    }
+
+    /// Memory, on fresh gateways: earlier load leaves free heap behind.
+    pub fn memory(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
+        if self.gateway.is_none() {
+            return Ok(());
+        }
+        let (port, core) = (self.upstream_port, &self.cores.shared);
+        let key = key_of(ACCOUNT);
+        let gateway = start_gateway("infergate-connections", port, 1, core)?;
+        let kib = memory::per_connection_kib(gateway.clients, gateway.process.pid(), MODEL, &key)?;
+        contest.record(single::CONNECTION_KIB, label::INFERGATE, kib)?;
+
+        let gateway = start_gateway("infergate-memory", port, 1, core)?;
+        let pid = gateway.process.pid();
+        let idle_mib = memory::settled_mib(pid)?;
+        contest.record(single::IDLE_MIB, label::INFERGATE, idle_mib)?;
+        let kib = memory::per_stream_kib(gateway.clients, pid, MODEL, &key)?;
+        contest.record(single::STREAM_KIB, label::INFERGATE, kib)?;
+
+        let plan = plan_for(self, &contender(label::INFERGATE, &gateway), options);
+        let settled_mib = memory::after_requests(&plan, pid, memory::SETTLED_AFTER)?;
         let million_mib = match settled_mib {
-            Some(_) => memory::after_requests(contest, &plan, pid, memory::MILLION)?,
+            Some(_) => memory::after_requests(&plan, pid, memory::MILLION)?,
             None => None,
         };
-        let growth_mib = match (settled_mib, million_mib) {
-            (Some(settled), Some(million)) => memory::single(million - settled),
-            _ => None,
-        };
-        Ok(Memory {
-            idle_mib: memory::single(idle_mib),
-            per_stream_kib: memory::single(per_stream),
-            growth_mib,
-        })
+        if let (Some(settled), Some(million)) = (settled_mib, million_mib) {
+            contest.record(single::GROWTH_MIB, label::INFERGATE, million - settled)?;
+        }
+        Ok(())
     }
 
-    /// T12: one gateway for each size, all measured in the same rounds as the ordinary one.
+    /// A gateway for each size, all measured in the same rounds as the ordinary one.
     pub fn sizes(&self, options: &Options, contest: &mut Measurements) -> Fallible<()> {
         let Some(gateway) = &self.gateway else {
             return Ok(());
         };
-        let one = &self.cores.proxy;
+        let one = Some(self.cores.shared.as_str());
         let port = self.upstream_port;
         let started = [
             (
@@ -163,32 +250,31 @@ impl Processes {
             ),
             (
                 label::MANY_ACCOUNTS,
-                Gateway::start("infergate-accounts", many_accounts(port), Some(one)),
+                Gateway::start("infergate-accounts", many_accounts(port), one),
             ),
             (
                 label::MANY_MODELS,
-                Gateway::start("infergate-models", many_models(port), Some(one)),
+                Gateway::start("infergate-models", many_models(port), one),
             ),
             (
                 label::MANY_ENDPOINTS,
-                Gateway::start("infergate-endpoints", many_endpoints(port), Some(one)),
+                Gateway::start("infergate-endpoints", many_endpoints(port), one),
             ),
         ];
-        let base = plan_for(&contender(label::INFERGATE, gateway), options);
         let mut entries = vec![Entry {
             label: label::INFERGATE,
-            plan: base,
+            plan: plan_for(self, &contender(label::INFERGATE, gateway), options),
         }];
         let mut running = Vec::new();
         for (label, started) in started {
             let gateway = match started {
                 Ok(gateway) => gateway,
                 Err(error) => {
-                    println!("{label}: not measured, {error}");
+                    eprintln!("{label}: not measured, {error}");
                     continue;
                 }
             };
-            let mut plan = plan_for(&contender(label, &gateway), options);
+            let mut plan = plan_for(self, &contender(label, &gateway), options);
             if label == label::MANY_ACCOUNTS {
                 plan.keys = (0..KEYS_IN_USE)
                     .map(|number| key_of(&crowd_id(number * KEYS_APART)))
@@ -204,7 +290,7 @@ impl Processes {
         })
     }
 
-    /// The same load for every contender, changed by `shape`.
+    /// The same load for every contender that bears it, changed by `shape`.
     fn everybody(
         &self,
         name: &'static str,
@@ -212,28 +298,39 @@ impl Processes {
         options: &Options,
         shape: impl Fn(&mut Plan),
     ) -> Scenario {
-        let entries = self
-            .contenders
-            .iter()
-            .map(|contender| {
-                let mut plan = plan_for(contender, options);
-                shape(&mut plan);
-                Entry {
-                    label: contender.label,
-                    plan,
-                }
+        let entries = self.contenders.iter().filter_map(|contender| {
+            let mut plan = plan_for(self, contender, options);
+            shape(&mut plan);
+            (plan.connections <= contender.connections_max).then_some(Entry {
+                label: contender.label,
+                plan,
             })
-            .collect();
+        });
         Scenario {
             name,
             unit,
-            entries,
+            entries: entries.collect(),
         }
+    }
+
+    /// The same for the contenders with these labels.
+    fn some(
+        &self,
+        labels: &[&str],
+        name: &'static str,
+        options: &Options,
+        shape: impl Fn(&mut Plan),
+    ) -> Scenario {
+        let mut scenario = self.everybody(name, Unit::Request, options, shape);
+        scenario
+            .entries
+            .retain(|entry| labels.contains(&entry.label));
+        scenario
     }
 }
 
-/// Small JSON, 32 connections, closed loop.
-fn plan_for(contender: &Contender, options: &Options) -> Plan {
+/// Small JSON, 32 connections, closed loop, everything on one CPU.
+pub fn plan_for(hall: &Processes, contender: &Contender, options: &Options) -> Plan {
     Plan {
         target: contender.address,
         model: MODEL.into(),
@@ -243,8 +340,9 @@ fn plan_for(contender: &Contender, options: &Options) -> Plan {
         body_bytes: 2_048,
         stream_pause_us: None,
         warm_up_ms: WARM_UP_MS,
-        window_ms: options.window_ms(),
+        window_ms: options.window_ms,
         expected_status: 200,
+        core: hall.cores.shared.clone(),
         pids: contender.pids.clone(),
     }
 }
