@@ -40,7 +40,7 @@ bench-latency:
 bench-peers:
     ./scripts/bench-peers
 
-# Every must and scenario of the proxy bench (under 30 minutes)
+# Every must and scenario of the proxy bench (about 15 minutes)
 bench-all:
     cargo bench --workspace --bench core --bench proxy
 

@@ -13,7 +13,7 @@ Cost of a request: infergate against an empty Pingora proxy, hyper and installed
 
 usage: cargo bench --bench proxy -- [OPTIONS]
 
-  --quick         only small, streams and refusals (under 4 minutes); everything takes about 20
+  --quick         only small, streams and refusals (5 minutes); everything takes about 15
   --only A,B      only these groups of scenarios:
                     small     2 KB requests; one connection; beside vllm-router with its middleware
                     bodies    32 KB, 100 KB, 256 KB, 1 MB

@@ -49,6 +49,10 @@ impl Processes {
             plan.connections = 4;
         });
         contest.measure(&four)?;
+        // No table of the README has it.
+        if options.markdown {
+            return Ok(());
+        }
         let one = self.everybody(scenario::ONE_CONNECTION, Unit::Request, options, |plan| {
             plan.connections = 1;
         });
