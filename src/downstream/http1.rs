@@ -63,7 +63,8 @@ impl Downstream for Session {
         let is_small = self
             .unread_bytes()
             .is_some_and(|left| left <= DRAIN_BEFORE_MAX_BYTES);
-        if is_small {
+        // A small one has mostly come already.
+        if is_small && self.discard_received().is_some() {
             Box::pin(self.drain(DRAIN_BEFORE_MAX_BYTES)).await;
         }
         let is_unread = !self.is_body_done();

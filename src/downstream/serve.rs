@@ -85,7 +85,6 @@ async fn serve(
         if !began || is_outdated(edge, &session) {
             return;
         }
-        session.begin();
         let is_last = old_at.is_some_and(|old_at| clock.now() >= old_at);
         // Boxed so that an idle connection holds no room for a request, and written where it lies: a copy of it
         // is a tenth of what a small request costs.
@@ -93,6 +92,8 @@ async fn serve(
         if !Box::into_pin(request).await {
             return;
         }
+        // Before the next bytes come: the buffer is used again only when nothing holds a part of it.
+        session.begin();
     }
 }
 

@@ -265,19 +265,26 @@ impl Session {
         self.connection.flush().await
     }
 
+    /// Discards what has come of an unread body. Returns the bytes; none where the body is over, or broken.
+    pub fn discard_received(&mut self) -> Option<u64> {
+        let mut read = 0;
+        loop {
+            match self.take_body() {
+                Ok(BodyStep::Data(data)) => read += data.len() as u64,
+                Ok(BodyStep::Partial) => return Some(read),
+                Ok(BodyStep::End) | Err(_) => return None,
+            }
+        }
+    }
+
     /// Reads up to `max_bytes` of an unread body, for a moment.
     pub async fn drain(&mut self, max_bytes: u64) {
         let reading = async {
             let mut read = 0;
-            while read <= max_bytes {
-                match self.take_body() {
-                    Ok(BodyStep::Data(data)) => read += data.len() as u64,
-                    Ok(BodyStep::Partial) => {
-                        if self.read_more(&mut BytesMut::new()).await.is_err() {
-                            return;
-                        }
-                    }
-                    Ok(BodyStep::End) | Err(_) => return,
+            while let Some(more) = self.discard_received() {
+                read += more;
+                if read > max_bytes || self.read_more(&mut BytesMut::new()).await.is_err() {
+                    return;
                 }
             }
         };

@@ -123,6 +123,16 @@ impl Fields {
         self.get(name).is_some()
     }
 
+    /// Returns names and values as bytes in the order of the message.
+    pub fn lines(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.lines.iter().map(|line| {
+            (
+                line.name.of_text(&self.text),
+                line.value.of_text(&self.text),
+            )
+        })
+    }
+
     /// Returns names and values in the order of the message.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.lines.iter().map(|line| {

@@ -47,6 +47,10 @@ fn check_host(head: &ParsedRequest) -> Result<(), FramingFault> {
 
 /// The authority of a target in absolute form (RFC 9112 section 3.2.2).
 fn absolute_authority(target: &str) -> Option<&str> {
+    // Nearly all name their path alone.
+    if target.starts_with('/') {
+        return None;
+    }
     let (scheme, rest) = target.split_once("://")?;
     if scheme.contains(['/', '?']) {
         return None;

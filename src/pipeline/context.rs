@@ -28,7 +28,7 @@ use crate::state::ConfigSnapshot;
 use crate::state::InFlight;
 use crate::state::PageOrigin;
 use crate::state::Shared;
-use crate::state::{Account, AccountGuard};
+use crate::state::{Account, AccountGuard, RateLines};
 use crate::telemetry::event::PluginUse;
 use crate::telemetry::{Clock, RequestOutcome};
 use crate::trace::{SpanIdentity, TraceBuilder};
@@ -168,9 +168,9 @@ impl RequestContext {
     }
 
     /// Lines of the response head with the rest of the account's limits.
-    pub fn rate_lines(&self) -> Vec<(&'static str, String)> {
+    pub fn rate_lines(&self) -> RateLines {
         let account = self.rate_account.as_ref();
-        account.map_or_else(Vec::new, |account| {
+        account.map_or_else(RateLines::default, |account| {
             account.rate_lines(self.shared.clock.now())
         })
     }

@@ -75,9 +75,7 @@ pub async fn refuse(
             head.append("retry-after-ms", ms.to_string().as_bytes());
         }
     }
-    for (name, value) in ctx.rate_lines() {
-        head.append(name, value.as_bytes());
-    }
+    head.extend(ctx.rate_lines().iter());
     if rendered.never_retry {
         head.append("x-should-retry", b"false");
     }
@@ -174,9 +172,7 @@ pub async fn comment(
         head.append("cache-control", b"no-cache");
         write_request_id(&mut head, ctx.dialect(), ctx.request_id());
         head.extend(ctx.page_origin.lines());
-        for (name, value) in ctx.rate_lines() {
-            head.append(name, value.as_bytes());
-        }
+        head.extend(ctx.rate_lines().iter());
         downstream.start(head).await?;
         ctx.response_started = true;
         ctx.status = 200;

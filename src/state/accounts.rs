@@ -3,6 +3,7 @@
 //! Not access to models. Keys are compared by their SHA-256, in constant time, before any body is read; one
 //! that was accepted before is known by a keyed hash. The key itself is never kept.
 
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,6 +13,7 @@ use infergate_core::model::{AccountSpec, KeyHash};
 use infergate_core::{AccountId, Millis, Refusal};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
 use subtle::ConstantTimeEq;
 
 use super::body_budget::AccountBytes;
@@ -84,8 +86,8 @@ impl Account {
     }
 
     /// The lines that tell a client how much of its limits is left, as OpenAI writes them.
-    pub fn rate_lines(&self, now: Millis) -> Vec<(&'static str, String)> {
-        let mut lines = Vec::new();
+    pub fn rate_lines(&self, now: Millis) -> RateLines {
+        let mut lines = RateLines::default();
         for (rate, names) in [
             (&self.requests, &REQUEST_LINES),
             (&self.tokens, &TOKEN_LINES),
@@ -96,8 +98,9 @@ impl Account {
                 remaining,
                 reset,
             } = rate.lock().status(now);
-            let values = [limit.to_string(), remaining.to_string(), format_span(reset)];
-            lines.extend(names.iter().copied().zip(values));
+            lines.push(names[0], format_args!("{limit}"));
+            lines.push(names[1], format_args!("{remaining}"));
+            lines.push_span(names[2], reset);
         }
         lines
     }
@@ -127,6 +130,8 @@ impl Account {
     }
 }
 
+/// Room for the values of one rate.
+const RATE_TEXT_BYTES: usize = 32;
 const REQUEST_LINES: [&str; 3] = [
     "x-ratelimit-limit-requests",
     "x-ratelimit-remaining-requests",
@@ -138,13 +143,40 @@ const TOKEN_LINES: [&str; 3] = [
     "x-ratelimit-reset-tokens",
 ];
 
-/// `120ms`, `6.5s`, `1m0s`.
-fn format_span(of: Millis) -> String {
-    let (minutes, ms) = (of.0 / 60_000, of.0 % 60_000);
-    match (minutes, ms) {
-        (0, ms) if ms < 1000 => format!("{ms}ms"),
-        (0, ms) => format!("{}s", ms as f64 / 1000.0),
-        (minutes, ms) => format!("{minutes}m{}s", ms as f64 / 1000.0),
+/// Header lines about the rates of an account: their values stand in one text.
+#[derive(Default)]
+pub struct RateLines {
+    text: String,
+    /// Names, and where their values end.
+    ends: SmallVec<[(&'static str, usize); 6]>,
+}
+
+impl RateLines {
+    fn push(&mut self, name: &'static str, value: fmt::Arguments<'_>) {
+        self.text.reserve(RATE_TEXT_BYTES);
+        // Writing to a string cannot fail.
+        let _ = self.text.write_fmt(value);
+        self.ends.push((name, self.text.len()));
+    }
+
+    /// Adds a time as `120ms`, `6.5s` or `1m0s`.
+    fn push_span(&mut self, name: &'static str, span: Millis) {
+        let secs = (span.0 % 60_000) as f64 / 1000.0;
+        match span.0 / 60_000 {
+            0 if span.0 < 1000 => self.push(name, format_args!("{}ms", span.0)),
+            0 => self.push(name, format_args!("{secs}s")),
+            minutes => self.push(name, format_args!("{minutes}m{secs}s")),
+        }
+    }
+
+    /// Returns names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+        let mut from = 0;
+        self.ends.iter().map(move |&(name, end)| {
+            let value = &self.text.as_bytes()[from..end];
+            from = end;
+            (name, value)
+        })
     }
 }
 
@@ -366,6 +398,13 @@ fn presented_key(headers: &Fields) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
+    fn text(lines: &RateLines) -> Vec<(&'static str, String)> {
+        let lines = lines.iter();
+        lines
+            .map(|(name, value)| (name, String::from_utf8(value.to_vec()).unwrap()))
+            .collect()
+    }
+
     fn accounts(anonymous: bool) -> Accounts {
         let spec = AccountSpec {
             id: "acme".into(),
@@ -480,7 +519,7 @@ mod tests {
         };
         let accounts = Accounts::default().next_generation(&[spec], true, Millis::ZERO);
         let account = accounts.identify(&Fields::default()).unwrap();
-        let remaining = || account.rate_lines(Millis(0))[1].1.clone();
+        let remaining = || text(&account.rate_lines(Millis(0)))[1].1.clone();
         account.take_unit(Millis(0)).unwrap();
         account.take_unit(Millis(0)).unwrap();
         let one = account.enter(|| 0, || Millis(0)).unwrap();
@@ -511,7 +550,7 @@ mod tests {
         assert!(matches!(enter(1), Err(Refusal::RateLimited { .. })));
         one.unwrap().settle(Some(300), Millis(0));
         drop(two);
-        let lines = account.rate_lines(Millis(0));
+        let lines = text(&account.rate_lines(Millis(0)));
         let left = [
             ("x-ratelimit-limit-tokens", "600".to_owned()),
             ("x-ratelimit-remaining-tokens", "300".to_owned()),
@@ -526,7 +565,11 @@ mod tests {
 
     #[test]
     fn spans_are_written_as_openai_writes_them() {
-        let spans = [0, 120, 6_500, 60_000, 179_560].map(|ms| format_span(Millis(ms)));
+        let spans = [0, 120, 6_500, 60_000, 179_560].map(|ms| {
+            let mut lines = RateLines::default();
+            lines.push_span("a", Millis(ms));
+            text(&lines)[0].1.clone()
+        });
         assert_eq!(spans, ["0ms", "120ms", "6.5s", "1m0s", "2m59.56s"]);
     }
 

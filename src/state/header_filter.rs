@@ -42,17 +42,26 @@ impl PassedHeaders {
         passes: impl Fn(&str) -> bool,
     ) -> PassedHeaders {
         let named = ConnectionNamed::of(headers);
-        let mut lines = BytesMut::with_capacity(512);
-        let mut append = |wanted: HeaderReach| {
-            for (name, value) in headers.iter() {
-                if header_reach(name, listed) == wanted && !named.contains(name) && passes(name) {
-                    encode::field(name, value, &mut lines);
-                }
+        let mut anywhere = BytesMut::with_capacity(512);
+        let mut lines = BytesMut::new();
+        for (name, value) in headers.lines() {
+            let out = match header_reach(name, listed) {
+                HeaderReach::Nowhere => continue,
+                HeaderReach::OwnServers => &mut lines,
+                HeaderReach::Anywhere => &mut anywhere,
+            };
+            // Few lines pass: of the others no text is made.
+            let Some(name) = as_text(name) else { continue };
+            if !named.contains(name) && passes(name) {
+                encode::field(name, value, out);
             }
-            lines.len()
-        };
-        let anywhere_at = append(HeaderReach::OwnServers);
-        append(HeaderReach::Anywhere);
+        }
+        // Many clients send nothing for the operator's own servers alone.
+        let anywhere_at = lines.len();
+        match anywhere_at {
+            0 => lines = anywhere,
+            _ => lines.extend_from_slice(&anywhere),
+        }
         PassedHeaders { lines, anywhere_at }
     }
 
@@ -89,15 +98,15 @@ enum HeaderReach {
 
 /// A list of what passes: names of credentials and of addresses are invented faster than a list of what
 /// does not pass could follow.
-fn header_reach(name: &str, listed: &[HeaderName]) -> HeaderReach {
+fn header_reach(name: &[u8], listed: &[HeaderName]) -> HeaderReach {
     match name {
-        "accept" | "traceparent" | "tracestate" | "user-agent" => HeaderReach::Anywhere,
-        "anthropic-beta"
-        | "anthropic-version"
-        | "baggage"
-        | "openai-beta"
-        | "x-client-request-id" => HeaderReach::OwnServers,
-        text if text.starts_with("x-stainless-") => HeaderReach::OwnServers,
+        b"accept" | b"traceparent" | b"tracestate" | b"user-agent" => HeaderReach::Anywhere,
+        b"anthropic-beta"
+        | b"anthropic-version"
+        | b"baggage"
+        | b"openai-beta"
+        | b"x-client-request-id" => HeaderReach::OwnServers,
+        text if text.starts_with(b"x-stainless-") => HeaderReach::OwnServers,
         _ if is_listed(name, listed) => HeaderReach::OwnServers,
         _ => HeaderReach::Nowhere,
     }
@@ -126,8 +135,9 @@ impl<'a> ConnectionNamed<'a> {
     }
 }
 
-fn is_listed(name: &str, listed: &[HeaderName]) -> bool {
-    listed.iter().any(|listed| listed.as_str() == name)
+fn is_listed(name: &[u8], listed: &[HeaderName]) -> bool {
+    let mut listed = listed.iter();
+    listed.any(|listed| listed.as_str().as_bytes() == name)
 }
 
 /// Names that never pass, whatever the configuration lists.
@@ -192,19 +202,19 @@ pub fn passes_from_node(name: &str) -> bool {
 /// Returns whether a header of a model server's answer passes to the client; `listed` is `headers.pass`.
 /// Headers that [describe bytes](describes_bytes) pass with bytes as they were. A server's rate limits do
 /// not: they are those of the gateway's key.
-pub fn passes_to_client(name: &str, listed: &[HeaderName]) -> bool {
+pub fn passes_to_client(name: &[u8], listed: &[HeaderName]) -> bool {
     matches!(
         name,
-        "cache-control"
-            | "content-disposition"
-            | "content-language"
-            | "content-type"
-            | "expires"
-            | "openai-processing-ms"
-            | "openai-version"
-            | "retry-after"
-            | "retry-after-ms"
-            | "vary"
+        b"cache-control"
+            | b"content-disposition"
+            | b"content-language"
+            | b"content-type"
+            | b"expires"
+            | b"openai-processing-ms"
+            | b"openai-version"
+            | b"retry-after"
+            | b"retry-after-ms"
+            | b"vary"
     ) || describes_bytes(name)
         || is_listed(name, listed)
 }
@@ -229,18 +239,18 @@ fn is_of_the_servers_host(name: &str) -> bool {
 }
 
 /// Returns whether a header describes the server's bytes as they were: false of a body that was rewritten.
-pub fn describes_bytes(name: &str) -> bool {
+pub fn describes_bytes(name: &[u8]) -> bool {
     matches!(
         name,
-        "accept-ranges"
-            | "content-digest"
-            | "content-encoding"
-            | "content-md5"
-            | "content-range"
-            | "digest"
-            | "etag"
-            | "last-modified"
-            | "repr-digest"
+        b"accept-ranges"
+            | b"content-digest"
+            | b"content-encoding"
+            | b"content-md5"
+            | b"content-range"
+            | b"digest"
+            | b"etag"
+            | b"last-modified"
+            | b"repr-digest"
     )
 }
 

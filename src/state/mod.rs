@@ -22,7 +22,7 @@ mod snapshot;
 mod timeouts;
 mod trace_recording;
 
-pub use accounts::{Account, AccountGuard, has_key};
+pub use accounts::{Account, AccountGuard, RateLines, has_key};
 pub use backlog::{Backlog, BacklogBudget, ReaderPace};
 pub use body_budget::{BodyBudget, BodyShare};
 pub use body_checks::{BodyCheckSlots, LARGE_BYTES};

@@ -236,8 +236,8 @@ impl ForwardedResponse {
         {
             head.set(name, ctx.request_id().as_bytes());
         }
-        for (name, value) in ctx.rate_lines() {
-            head.set(name, value.as_bytes());
+        for (name, value) in ctx.rate_lines().iter() {
+            head.set(name, value);
         }
         head
     }

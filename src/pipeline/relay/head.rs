@@ -2,6 +2,7 @@
 //!
 //! Not the body.
 
+use crate::http1::as_text;
 use crate::pipeline::downstream::{Downstream, ResponseHead};
 use crate::pipeline::error::RequestError;
 use crate::pipeline::relay::Relay;
@@ -76,16 +77,19 @@ impl<D: Downstream> Relay<'_, D> {
         // The server may have begun: what a client library repeats would be worked twice.
         let never_retry = matches!(status, 502 | 504);
         let own = self.ctx.rate_lines();
-        for (name, value) in from.fields.iter() {
+        for (name, value) in from.fields.lines() {
             let passes = header_filter::passes_to_client(name, &self.ctx.snapshot.headers_pass)
-                && !named.contains(name)
                 && (self.verbatim || !header_filter::describes_bytes(name));
+            // Few lines pass: of the others no text is made.
+            let Some(name) = as_text(name).filter(|name| passes && !named.contains(name)) else {
+                continue;
+            };
             let is_replaced = match name {
                 "content-type" => true,
                 "retry-after" | "x-should-retry" => never_retry,
-                name => own.iter().any(|(own, _)| *own == name),
+                name => own.iter().any(|(own, _)| own == name),
             };
-            if passes && !is_replaced {
+            if !is_replaced {
                 head.append(name, value);
             }
         }
@@ -96,9 +100,7 @@ impl<D: Downstream> Relay<'_, D> {
         if never_retry {
             head.append("x-should-retry", b"false");
         }
-        for (name, value) in &own {
-            head.append(name, value.as_bytes());
-        }
+        head.extend(own.iter());
         self.add_gateway_headers(&mut head);
         head
     }

@@ -100,7 +100,7 @@ fn waiting_guests_keep_no_more_memory_than_allowed_and_go_after_a_minute() {
 
 /// About 3 ms of work, then the body as it was.
 const SLOW: &str = "(local $n i32) (loop $on (local.set $n (i32.add (local.get $n) (i32.const 1)))
-    (br_if $on (i32.lt_u (local.get $n) (i32.const 3000000)))) (call $clear) (i32.const 1024)";
+    (br_if $on (i32.lt_u (local.get $n) (i32.const 12000000)))) (call $clear) (i32.const 1024)";
 
 #[test]
 fn callers_of_eight_threads_all_get_their_answer_and_slots_stay_bounded() {
@@ -166,8 +166,8 @@ fn leaves_the_worker(call: impl Fn() + Send + 'static) -> bool {
 #[test]
 fn a_guest_that_is_long_in_the_making_leaves_the_worker_to_the_other_requests() {
     let stand = TestHost::new();
-    // About 6 ms of work for each instance, next to nothing for a call.
-    let configure = SLOW.replace("3000000", "6000000").replace(
+    // Over 6 ms of work for each instance, next to nothing for a call.
+    let configure = SLOW.replace("12000000", "24000000").replace(
         "(call $clear)",
         "(i32.store8 (i32.const 1024) (i32.const 0))",
     );
