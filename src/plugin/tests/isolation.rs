@@ -156,11 +156,10 @@ fn more_accounts_than_slots_cost_an_eviction_each_and_nothing_else() {
     }
     assert_eq!(stand.host.counts().instances_live, 16);
     drop(plugins);
-    assert_eq!(
-        stand.host.counts().instances_live,
-        0,
-        "guests go with their revision"
-    );
+    // A price that is computed again beside the requests may hold the revision for a moment.
+    until("guests go with their revision", || {
+        stand.host.counts().instances_live == 0
+    });
 }
 
 #[test]
