@@ -21,7 +21,7 @@ type Authority = Issuer<'static, KeyPair>;
 /// Certificates and addresses of the nodes of a cluster, in the order of their names.
 pub struct Membership {
     names: Vec<String>,
-    /// Where each listens for the others, and where it gossips.
+    /// Addresses of each for the other nodes, and for gossip.
     addresses: Vec<(SocketAddr, SocketAddr)>,
     certificates: tempfile::TempDir,
 }

@@ -54,7 +54,7 @@ impl Outbound {
         self.sent == self.len()
     }
 
-    /// What is left of the parts.
+    /// The unsent rest of each part.
     fn rest(&self) -> [IoSlice<'_>; 3] {
         let mut skipped = self.sent;
         [&self.queued[..], &self.body[..], self.end].map(|part| {
@@ -154,7 +154,7 @@ impl DownstreamConnection {
         }
     }
 
-    /// What was received and not yet read.
+    /// Bytes received and not yet read.
     pub fn received(&mut self) -> &mut BytesMut {
         &mut self.received
     }
@@ -210,7 +210,7 @@ impl DownstreamConnection {
         }
     }
 
-    /// Where the head of a message is written; it leaves with the next [`send`](Self::send).
+    /// Buffer for the head of a message, which leaves with the next [`send`](Self::send).
     pub fn queue(&mut self) -> &mut BytesMut {
         &mut self.outbound.queued
     }

@@ -37,7 +37,7 @@ impl Downstream for Session {
     }
 
     async fn closed(&mut self) {
-        self.wire().closed().await;
+        self.connection().closed().await;
     }
 
     async fn start(&mut self, head: ResponseHead) -> Result<(), DownstreamClosed> {
@@ -81,11 +81,11 @@ impl Downstream for Session {
         let (name, value) = status.line();
         head.append(name, value.as_bytes());
         self.queue_interim(&head);
-        let flushed = self.connection().flush().await;
+        let flushed = self.connection_mut().flush().await;
         flushed.map_err(|_| DownstreamClosed)
     }
 
     fn bytes_taken(&self) -> Option<Arc<AtomicU64>> {
-        Some(Arc::clone(self.wire().bytes_sent()))
+        Some(Arc::clone(self.connection().bytes_sent()))
     }
 }

@@ -55,7 +55,7 @@ fn stall_max(edge: &DownstreamServer) -> Duration {
 
 /// Returns whether the connection was authenticated under a replaced CA and must reconnect.
 fn is_outdated(edge: &DownstreamServer, session: &Session) -> bool {
-    session.wire().peer_stream().is_some_and(|peer| {
+    session.connection().peer_stream().is_some_and(|peer| {
         !edge
             .shared
             .peer_client
@@ -71,7 +71,7 @@ async fn serve(
     let mut session = Session::new(wire, edge.shared.clock);
     let clock = edge.shared.clock;
     let old_at = session
-        .wire()
+        .connection()
         .peer_stream()
         .map(|_| clock.now() + PEER_AGE_MAX);
     let mut drained = pin!(drained.wait_for(|drained| *drained));
@@ -104,14 +104,14 @@ async fn first_byte(
     session: &mut Session,
     mut timer: Pin<&mut Sleep>,
 ) -> bool {
-    if !session.connection().received().is_empty() {
+    if !session.connection_mut().received().is_empty() {
         return true;
     }
     let waits_from = Instant::now();
     loop {
         tokio::select! {
             biased;
-            began = session.connection().first_byte() => return began,
+            began = session.connection_mut().first_byte() => return began,
             () = timer.as_mut() => {}
         }
         let keepalive = edge.shared.snapshot.load().timeouts.keepalive_secs;
@@ -121,7 +121,7 @@ async fn first_byte(
             return false;
         }
         if waited >= SHRINK_AFTER {
-            session.connection().shrink();
+            session.connection_mut().shrink();
             timer.as_mut().reset(waits_from + keepalive);
         } else {
             timer

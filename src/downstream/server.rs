@@ -150,7 +150,7 @@ impl DownstreamServer {
         };
         match read {
             Ok(()) => Ok(snapshot),
-            Err(RequestReadError::Closed) if session.connection().received().is_empty() => {
+            Err(RequestReadError::Closed) if session.connection_mut().received().is_empty() => {
                 Err(None)
             }
             Err(RequestReadError::TooLarge) => Err(Some(Refusal::HeadersTooLarge)),
@@ -186,9 +186,9 @@ impl DownstreamServer {
         if is_served && session.is_reusable() {
             return true;
         }
-        session.connection().shutdown().await;
+        session.connection_mut().shutdown().await;
         if session.is_over_limit() {
-            Box::pin(session.connection().linger()).await;
+            Box::pin(session.connection_mut().linger()).await;
         }
         false
     }

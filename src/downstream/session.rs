@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::connection::DownstreamConnection;
 use crate::http1::{
     BodyDecoder, BodyStep, BrokenBody, Fields, ParsedRequest, Version, encode, framing,
+    may_end_head,
 };
 use crate::pipeline::{RequestHead, ResponseHead};
 use crate::telemetry::Clock;
@@ -86,7 +87,7 @@ impl Session {
     }
 
     /// The connection below.
-    pub fn connection(&mut self) -> &mut DownstreamConnection {
+    pub fn connection_mut(&mut self) -> &mut DownstreamConnection {
         &mut self.connection
     }
 
@@ -100,8 +101,8 @@ impl Session {
         self.peer().is_some()
     }
 
-    /// The other node's side; none of a client.
-    pub fn wire(&self) -> &DownstreamConnection {
+    /// The connection below, to be looked at.
+    pub fn connection(&self) -> &DownstreamConnection {
         &self.connection
     }
 
@@ -147,7 +148,7 @@ impl Session {
             }
             let received = self.connection.received();
             // Parsed anew only where an end may have come: a head that drips costs no more.
-            let is_worth_it = received.len() > max || has_blank_line(received, before);
+            let is_worth_it = received.len() > max || may_end_head(received, before);
             if is_worth_it && self.take_head(max)? {
                 return Ok(());
             }
@@ -372,13 +373,4 @@ impl Session {
         }
         Ok(())
     }
-}
-
-/// Returns whether an empty line ends in the bytes from `from` on.
-fn has_blank_line(received: &[u8], from: usize) -> bool {
-    let tail = &received[from.saturating_sub(3)..];
-    memchr::memchr_iter(b'\n', tail).any(|at| {
-        let next = &tail[at + 1..];
-        next.starts_with(b"\r\n") || next.starts_with(b"\n")
-    })
 }

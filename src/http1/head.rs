@@ -129,6 +129,16 @@ impl ParsedResponse {
     }
 }
 
+/// Returns whether the bytes from `from` on may have brought the end of a head. A head that drips is parsed only
+/// then, so that it costs no more than one that comes at once.
+pub fn may_end_head(received: &[u8], from: usize) -> bool {
+    let tail = &received[from.saturating_sub(3)..];
+    memchr::memchr_iter(b'\n', tail).any(|at| {
+        let next = &tail[at + 1..];
+        next.starts_with(b"\r\n") || next.starts_with(b"\n")
+    })
+}
+
 fn version(minor: Option<u8>) -> Result<Version, MalformedHead> {
     match minor {
         Some(1) => Ok(Version::Http11),
@@ -190,6 +200,18 @@ mod tests {
             assert!(head.fields.contains(name));
         }
         assert_eq!(head.version, Version::Http10);
+    }
+
+    #[test]
+    fn the_end_of_a_head_is_noticed_in_any_pieces() {
+        for text in [&b"GET / HTTP/1.1\r\nA: b\r\n\r\n"[..], b"GET /\n\n"] {
+            let whole = text.len();
+            for from in 0..whole {
+                assert!(may_end_head(text, from), "{from}");
+            }
+            let unfinished = &text[..whole - 1];
+            assert!((0..whole - 1).all(|from| !may_end_head(unfinished, from)));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod head;
 
 pub use body::{BodyDecoder, BodyStep, BrokenBody};
 pub use fields::{Fields, as_text};
-pub use head::{MalformedHead, ParsedRequest, ParsedResponse, Version};
+pub use head::{MalformedHead, ParsedRequest, ParsedResponse, Version, may_end_head};
 
 #[cfg(test)]
 mod tests;

@@ -27,7 +27,7 @@ use super::pool::ConnectionPool;
 use super::target::{DialAddress, Target};
 use crate::http1::{
     BodyDecoder, BodyStep, BrokenBody, Fields, MalformedHead, ParsedResponse, Version, encode,
-    framing,
+    framing, may_end_head,
 };
 use crate::tls::{HandshakeError, is_certificate_refusal};
 
@@ -390,9 +390,9 @@ pub enum ResponseReadError {
 
 /// Reads the next head of a response, interim ones included.
 async fn read_head(connection: &mut UpstreamConnection) -> Result<(), ResponseReadError> {
-    let mut is_new = !connection.received.is_empty();
+    let mut may_be_whole = !connection.received.is_empty();
     loop {
-        if is_new && connection.head.parse(&mut connection.received)? {
+        if may_be_whole && connection.head.parse(&mut connection.received)? {
             connection.body =
                 framing::of_response(&connection.head).map_err(ResponseReadError::Framing)?;
             return Ok(());
@@ -402,10 +402,12 @@ async fn read_head(connection: &mut UpstreamConnection) -> Result<(), ResponseRe
                 "the head of the response has no end",
             ));
         }
+        let before = connection.received.len();
         if connection.fill().await? == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-        is_new = true;
+        // The first bytes are parsed at once: what is no HTTP is told without a wait.
+        may_be_whole = before == 0 || may_end_head(&connection.received, before);
     }
 }
 
@@ -454,6 +456,7 @@ impl UpstreamResponse {
             && connection.is_written()
             && connection.body.is_done()
             && connection.received.is_empty()
+            && !connection.may_hold_more()
             && framing::keeps_alive(&head.fields, head.version)
             && framing::of_response(head).is_ok_and(|body| body != BodyDecoder::UntilClose)
     }

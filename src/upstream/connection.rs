@@ -103,6 +103,8 @@ pub(super) struct UpstreamConnection {
     has_answered: bool,
     /// Room for the next read: grows with a response that fills it.
     read_bytes: usize,
+    /// The last read took all that there was room for.
+    is_read_full: bool,
 }
 
 impl UpstreamConnection {
@@ -134,6 +136,7 @@ impl UpstreamConnection {
             written_us: 0,
             has_answered: false,
             read_bytes: READ_BYTES_MIN,
+            is_read_full: false,
         })
     }
 
@@ -214,6 +217,11 @@ impl UpstreamConnection {
         false
     }
 
+    /// Returns whether bytes may lie decrypted behind the last read, where no look at the socket finds them.
+    pub fn may_hold_more(&self) -> bool {
+        self.is_read_full && matches!(self.io, UpstreamStream::Sealed(_))
+    }
+
     /// Reads what there is, and writes what is left of the request; 0 when the server has closed. Dropping the
     /// future loses nothing.
     ///
@@ -239,7 +247,8 @@ impl UpstreamConnection {
         };
         let read = ready!(read)?;
         self.has_answered |= read > 0;
-        if read == room {
+        self.is_read_full = read == room;
+        if self.is_read_full {
             self.read_bytes = (2 * self.read_bytes).min(READ_BYTES_MAX);
         }
         Poll::Ready(Ok(read))

@@ -11,10 +11,10 @@ use crate::{Billing, BillingError, Outcome, Tariff};
 /// Numbers that the gateway gives to tariffs: more are its fault.
 const TARIFFS_MAX: u32 = 64;
 
-/// What one request has used.
+/// Usage of one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Usage<'a> {
-    /// How the request ended.
+    /// End of the request.
     pub outcome: Outcome,
     /// The response was a stream.
     pub streamed: bool,
@@ -218,7 +218,7 @@ fn outcome(case: u32) -> Outcome {
     }
 }
 
-/// What bindings would export as `price`, for their trait: never called, because `export_billing!` exports
+/// Export `price` of the bindings, for their trait: never called, because `export_billing!` exports
 /// [`Formula::price`] under that name.
 pub fn unexported() -> Result<wit::Charge, BillingError> {
     Err(BillingError::Broken("`price` is exported by hand".into()))

@@ -134,7 +134,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What the scanner finds, by a walk that looks at every byte: places of the top-level keys and of the bytes
+/// Result of the scanner, by a walk that looks at every byte: places of the top-level keys and of the bytes
 /// between which their values stand.
 fn walked(json: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     let (mut depth, mut in_text, mut escaped) = (0, false, false);
