@@ -212,3 +212,28 @@ async fn certificates_are_followed_and_a_file_that_is_of_no_use_changes_nothing(
     .await;
     assert_eq!(ask(&node, "").await.status, 200);
 }
+
+#[tokio::test]
+async fn bytes_behind_an_answer_are_no_answer_to_the_next_request() {
+    // As much as one read takes, head included; what follows comes in the same record.
+    const READ_BYTES: usize = 4096;
+    let mut answer = json_answer(ANSWER);
+    let padded = |by: usize| ANSWER.replace("\"a\"", &format!("\"{}\"", "a".repeat(by + 1)));
+    // The length gets a digit more.
+    answer = json_answer(&padded(READ_BYTES - answer.len() - 1));
+    assert_eq!(answer.len(), READ_BYTES);
+    let surplus = json_answer(&ANSWER.replace("\"a\"", "\"of nobody\""));
+    let server = ScriptedServer::new(&[&(answer + &surplus)]).await;
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let front = TlsFront::start(&authority.certify("localhost"), server.address).await;
+    let ca = format!(", ca_file: \"{}\"", authority.write(dir.path()));
+    let node = Node::start(&over_tls("localhost", front.address, &ca)).await;
+    for _ in 0..3 {
+        let answer = ask(&node, "").await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(!answer.text().contains("of nobody"), "{}", answer.text());
+        node.idle().await;
+    }
+    assert_eq!(server.requests().len(), 3);
+}
