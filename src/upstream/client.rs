@@ -402,10 +402,11 @@ async fn read_head(connection: &mut UpstreamConnection) -> Result<(), ResponseRe
                 "the head of the response has no end",
             ));
         }
-        let before = connection.received.len();
-        if connection.fill().await? == 0 {
+        let read = connection.fill().await?;
+        if read == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
+        let before = connection.received.len() - read;
         // The first bytes are parsed at once: what is no HTTP is told without a wait.
         may_be_whole = before == 0 || may_end_head(&connection.received, before);
     }

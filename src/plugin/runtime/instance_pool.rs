@@ -25,6 +25,8 @@ use shelf::Shelf;
 pub const IDLE_MIB_DEFAULT: u64 = 256;
 /// A guest not asked for so long is dropped: the next call makes one in well under a millisecond.
 pub const IDLE_MAX: Millis = Millis(60_000);
+/// Looks for a guest that waits, while the count says that there is one.
+const EVICTION_LOOKS_MAX: u32 = 1_000;
 /// Shelves of a pool. Beyond so many threads two of them share one.
 const SHELVES: usize = 32;
 
@@ -129,7 +131,11 @@ impl InstancePool {
 
     /// Drops the guest that has waited longest; false when none waits.
     pub fn evict(&self) -> bool {
-        self.drop_oldest(None)
+        // Guests that other threads take and put back may be behind the look and then before it. Their memory is
+        // counted as long as one of them waits.
+        (0..EVICTION_LOOKS_MAX)
+            .take_while(|look| *look == 0 || self.held_bytes() > 0)
+            .any(|_| self.drop_oldest(None))
     }
 
     /// Drops the longest waiting guest, of this revision where one is named.
