@@ -103,19 +103,26 @@ async fn read_rest(
     let floor = ctx.snapshot.limits.body_min_kib_per_sec;
     let mut pace = BodyPace::new(ctx.arrival, idle, floor);
     let mut counted = 0;
+    // Bytes of the framing alone (a chunk's size, an extension, a trailer) do not break the silence: a client
+    // that lets them drip would hold the request for as long as it likes.
+    let mut silent_at = shared.clock.now() + idle;
     loop {
-        let now = match body.length {
-            0 => ctx.arrival,
-            _ => shared.clock.now(),
+        let is_first = body.length == 0;
+        let now = if is_first {
+            ctx.arrival
+        } else {
+            shared.clock.now()
         };
-        if body.length > counted && !pace.record(body.length - counted, now) {
-            return Err(Refusal::RequestTimeout.into());
+        if body.length > counted {
+            if !pace.record(body.length - counted, now) {
+                return Err(Refusal::RequestTimeout.into());
+            }
+            silent_at = now + idle;
         }
         counted = body.length;
         if session.is_body_done() {
             return Ok(());
         }
-        let silent_at = shared.clock.now() + idle;
         let is_last_wait = ctx.deadline <= silent_at;
         let until = shared.clock.instant(ctx.deadline.min(silent_at)).into();
         let into = body.room(session, share)?;

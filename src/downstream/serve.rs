@@ -98,7 +98,7 @@ async fn serve(
 }
 
 /// Waits for the next request within the keep-alive time. The timer of the connection runs on from wait to
-/// wait, so that a busy one never sets it: when it fires early it is set anew.
+/// wait, so that a busy one seldom sets it: when it fires early it is set anew.
 async fn first_byte(
     edge: &DownstreamServer,
     session: &mut Session,
@@ -108,14 +108,22 @@ async fn first_byte(
         return true;
     }
     let waits_from = Instant::now();
+    let keepalive = || {
+        let secs = edge.shared.snapshot.load().timeouts.keepalive_secs;
+        Duration::from_secs(secs)
+    };
+    // The end of an earlier, longer wait would be too late for this one.
+    let first_look = waits_from + SHRINK_AFTER.min(keepalive());
+    if timer.deadline() > first_look {
+        timer.as_mut().reset(first_look);
+    }
     loop {
         tokio::select! {
             biased;
             began = session.connection_mut().first_byte() => return began,
             () = timer.as_mut() => {}
         }
-        let keepalive = edge.shared.snapshot.load().timeouts.keepalive_secs;
-        let keepalive = Duration::from_secs(keepalive);
+        let keepalive = keepalive();
         let waited = waits_from.elapsed();
         if waited >= keepalive {
             return false;

@@ -1,7 +1,7 @@
 //! Bodies as they arrive: announced by a length, in chunks (RFC 9112 section 7.1), or up to the close.
 //!
-//! Data comes out as slices of the connection's buffer. Chunk extensions and trailers are dropped. Not reading,
-//! and not the choice of a framing.
+//! Data comes out as slices of the connection's buffer. Chunk extensions and trailers are dropped, once they are
+//! lines that no reader can end elsewhere. Not reading, and not the choice of a framing.
 
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::memchr;
@@ -146,8 +146,7 @@ impl BodyDecoder {
                     let Some(line) = line(buffer, left)? else {
                         return Ok(BodyStep::Partial);
                     };
-                    let is_torn = memchr(b'\n', &buffer[..line]).is_some();
-                    if is_torn || line + 2 > left {
+                    if line + 2 > left {
                         return Err(BrokenBody);
                     }
                     buffer.advance(line + 2);
@@ -169,21 +168,19 @@ fn take(buffer: &mut BytesMut, left: &mut u64) -> Bytes {
     buffer.split_to(length).freeze()
 }
 
-/// Length of the line at the begin of `buffer`, without its CRLF; none before that has come.
+/// Length of the line at the begin of `buffer`, without its CRLF; none before that has come. A reader that took a
+/// lone CR, LF or another control byte for a line's end would find another body: no line has one.
 fn line(buffer: &[u8], max: usize) -> Result<Option<usize>, BrokenBody> {
-    let mut from = 0;
-    while let Some(at) = memchr(b'\r', &buffer[from..]) {
-        let at = from + at;
-        match buffer.get(at + 1) {
-            _ if at > max => return Err(BrokenBody),
-            Some(b'\n') => return Ok(Some(at)),
-            Some(_) => from = at + 1,
-            None => return Ok(None),
-        }
+    let end = memchr(b'\r', buffer);
+    let text = &buffer[..end.unwrap_or(buffer.len())];
+    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    if text.len() > max || text.iter().any(is_control) {
+        return Err(BrokenBody);
     }
-    match buffer.len() > max {
-        true => Err(BrokenBody),
-        false => Ok(None),
+    match end.map(|end| buffer.get(end + 1)) {
+        Some(Some(b'\n')) => Ok(end),
+        Some(Some(_)) => Err(BrokenBody),
+        Some(None) | None => Ok(None),
     }
 }
 
@@ -249,7 +246,7 @@ mod tests {
 
     #[test]
     fn chunks_are_the_same_in_any_pieces() {
-        let text = b"5;a=\x01\n\r\r\nhello\r\n00A \t;x\r\n, chunked \r\n0\r\nX: y\r\n\r\nnext";
+        let text = b"5;a=\"\xe9\tb\"\r\nhello\r\n00A \t;x\r\n, chunked \r\n0\r\nX: y\r\n\r\nnext";
         for piece in 1..=text.len() {
             let read = decode(BodyDecoder::CHUNKED, text, piece).unwrap();
             assert_eq!(
@@ -278,6 +275,13 @@ mod tests {
             "5\r\nhello0\r\n",
             "5\r\nhello\n0\r\n",
             "0\r\na\nb\r\n\r\n",
+            "0\r\na\rb\r\n\r\n",
+            "0\r\na\0b\r\n\r\n",
+            "5;a\nb\r\nhello\r\n0\r\n\r\n",
+            "5;a\rb\r\nhello\r\n0\r\n\r\n",
+            "5;a\r\r\nhello\r\n0\r\n\r\n",
+            "5;\x01\r\nhello\r\n0\r\n\r\n",
+            "5;\x7f\r\nhello\r\n0\r\n\r\n",
             &long,
             &trailers,
         ] {

@@ -63,7 +63,11 @@ pub fn path_of(target: &str) -> &str {
     match absolute_authority(target) {
         Some(_) => {
             let rest = target.split_once("://").map_or("", |(_, rest)| rest);
-            rest.find('/').map_or("/", |path| &rest[path..])
+            // Without a path, what follows the host is a query, and a slash in it is none of a path.
+            match rest.find(['/', '?']) {
+                Some(path) if rest[path..].starts_with('/') => &rest[path..],
+                _ => "/",
+            }
         }
         None => target,
     }
@@ -262,6 +266,7 @@ mod tests {
         assert!(asked("/v1/x?u=http://other/v1/y").is_ok());
         assert_eq!(path_of("http://h:1/v1/x?a=b"), "/v1/x?a=b");
         assert_eq!(path_of("http://h"), "/");
+        assert_eq!(path_of("http://h?a=/v1/x"), "/");
         assert_eq!(path_of("/v1/x?u=http://h/v1/y"), "/v1/x?u=http://h/v1/y");
         assert_eq!(path_of("*"), "*");
     }

@@ -176,22 +176,7 @@ impl EventSink {
         shared
             .enabled
             .store(config.file.is_some(), Ordering::Relaxed);
-        let writer = EventWriter {
-            shared: shared.clone(),
-            queue: Arc::clone(&queue),
-            write_interval,
-            clock,
-            stamp: TimestampFormatter::default(),
-            file: config
-                .file
-                .as_ref()
-                .map(|file| RotatingFile::new(file.settings())),
-            taken: Vec::new(),
-            batch: Vec::new(),
-            waiting: Vec::new(),
-            failing: false,
-            _alive: alive,
-        };
+        let writer = EventWriter::new(config, clock, &shared, &queue, write_interval, alive);
         let thread = thread::Builder::new()
             .name("events".into())
             .spawn(move || writer.run())?;
@@ -327,6 +312,32 @@ struct EventWriter {
 }
 
 impl EventWriter {
+    fn new(
+        config: &EventsConfig,
+        clock: Clock,
+        shared: &Arc<SinkState>,
+        queue: &Arc<EventQueue>,
+        write_interval: Duration,
+        alive: SyncSender<()>,
+    ) -> EventWriter {
+        EventWriter {
+            shared: Arc::clone(shared),
+            queue: Arc::clone(queue),
+            write_interval,
+            clock,
+            stamp: TimestampFormatter::default(),
+            file: config
+                .file
+                .as_ref()
+                .map(|file| RotatingFile::new(file.settings())),
+            taken: Vec::new(),
+            batch: Vec::new(),
+            waiting: Vec::new(),
+            failing: false,
+            _alive: alive,
+        }
+    }
+
     fn run(mut self) {
         loop {
             let closing = self.shared.closing.load(Ordering::Acquire);
@@ -466,6 +477,13 @@ impl Drop for EventWriter {
     fn drop(&mut self) {
         // After a panic as well: no event shall wait for a writer that is gone.
         self.queue.close();
+        let mut left = Vec::new();
+        self.queue.take(&mut left);
+        let dropped = &self.shared.dropped_closed;
+        dropped.fetch_add(left.len() as u64, Ordering::Relaxed);
+        for QueuedEvent { stored, .. } in left {
+            answer(stored, StoreResult::Lost);
+        }
     }
 }
 

@@ -102,6 +102,15 @@ pub struct EndpointRanking {
     asked_at: AtomicU64,
 }
 
+/// Use of a ranking for a request that asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RankingAge {
+    /// The request may use it.
+    is_fresh: bool,
+    /// A round is to be requested.
+    wants_round: bool,
+}
+
 /// No request has asked for a ranking yet.
 const UNASKED: u64 = u64::MAX;
 
@@ -163,8 +172,6 @@ impl Ranking {
     ) -> Ranking {
         let memory = former.map(|former| Arc::clone(&former.memory));
         if let Some(memory) = &memory {
-            // The table of the new generation is empty, and classes are in use.
-            request_ranking();
             let urls: HashSet<&str> = endpoints.iter().map(|endpoint| &*endpoint.url).collect();
             let mut memory = memory.lock();
             memory.prefixes.retain(|url| urls.contains(url));
@@ -351,16 +358,31 @@ impl Ranking {
     fn look_up(&self, class: RankingClass, now: Millis) -> Option<Arc<EndpointRanking>> {
         let table = self.table.load();
         if let Some(ranking) = table.find(class) {
-            let is_fresh = ranking.ask(now);
-            return is_fresh.then(|| Arc::clone(ranking));
+            let answer = ranking.ask(now);
+            if answer.wants_round {
+                request_ranking();
+            }
+            return answer.is_fresh.then(|| Arc::clone(ranking));
         }
-        let classes = &mut self.memory.lock().classes;
-        let is_known = classes.iter().any(|(known, _)| *known == class);
-        if classes.len() < CLASSES_MAX && !is_known {
-            classes.push((class, now));
+        if self.remember_class(class, now) {
+            // Also for a known class: a round that was asked for before a reload may have ranked for the former
+            // generation, and a table that was never made must not stay so.
             request_ranking();
         }
         None
+    }
+
+    /// Returns whether the next round ranks the class: false where there are too many of them.
+    fn remember_class(&self, class: RankingClass, now: Millis) -> bool {
+        let classes = &mut self.memory.lock().classes;
+        if classes.iter().any(|(known, _)| *known == class) {
+            return true;
+        }
+        let has_room = classes.len() < CLASSES_MAX;
+        if has_room {
+            classes.push((class, now));
+        }
+        has_room
     }
 
     fn rank(
@@ -415,16 +437,21 @@ impl RankingTable {
 }
 
 impl EndpointRanking {
-    /// Records that a request asks for it, and requests the next one. Returns whether the request may use it.
-    fn ask(&self, now: Millis) -> bool {
+    /// Records that a request asks for it.
+    fn ask(&self, now: Millis) -> RankingAge {
         let order = Ordering::Relaxed;
         let mut asked_at = self.asked_at.load(order);
-        if asked_at == UNASKED {
+        let is_first = asked_at == UNASKED;
+        if is_first {
             let first = self.asked_at.compare_exchange(UNASKED, now.0, order, order);
             asked_at = first.err().unwrap_or(now.0);
-            request_ranking();
         }
-        now.since(Millis(asked_at)) <= STALE_AFTER && now.since(self.result.at) <= FORGOTTEN_AFTER
+        let is_due = now.since(Millis(asked_at)) > STALE_AFTER;
+        RankingAge {
+            is_fresh: !is_due && now.since(self.result.at) <= FORGOTTEN_AFTER,
+            // A round that should have replaced it did not: it is asked for until one does.
+            wants_round: is_first || is_due,
+        }
     }
 
     fn asked_at(&self) -> Option<Millis> {

@@ -1,6 +1,7 @@
 //! Sizes and counts a client cannot exceed, and what fits within them arrives whole.
 
 use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
 
 use crate::support::{
     A_WHILE, LIMIT, Node, ScriptedServer, SimulatedServer, TestClient, accounts, chat, eventually,
@@ -395,6 +396,31 @@ async fn a_body_that_drips_is_refused_though_it_never_stops() {
     let answer = client.response().await;
     assert_eq!(answer.status, 408);
     assert_eq!(answer.json()["error"]["code"], "request_timeout");
+}
+
+#[tokio::test]
+async fn a_body_whose_framing_drips_is_as_silent_as_one_that_stops() {
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
+    let timeouts = "timeouts: { request_body_idle_secs: 2 }\n";
+    let node = Node::start(&format!("{timeouts}{}", one_model(backend.address, 1, ""))).await;
+    for begin in ["1;", "1\r\n{\r\n1;", "1\r\n{\r\n0\r\nx: "] {
+        let mut client = node.client().await;
+        client
+            .send(format!(
+                "POST {CHAT} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n{begin}"
+            ))
+            .await;
+        let began = Instant::now();
+        while !client.closes_within(A_WHILE).await {
+            client.send("a").await;
+            assert!(
+                began.elapsed() < Duration::from_secs(20),
+                "{begin:?} drips on"
+            );
+        }
+        assert_eq!(client.response().await.status, 408, "{begin:?}");
+    }
+    assert_eq!(backend.requests().len(), 0);
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+pub(super) use super::json_text::push_text;
 use crate::Refusal;
 
 /// Returns the refusal of a value at this JSON Pointer.
@@ -193,6 +194,14 @@ impl Object<'_> {
         }
     }
 
+    /// Appends a member whose value is this text, or null.
+    pub(super) fn text_or_null(&mut self, name: &str, text: Option<&str>) {
+        match text {
+            Some(text) => self.text(name, text),
+            None => self.member(name, "null"),
+        }
+    }
+
     /// Appends a member whose value is JSON.
     pub(super) fn member(&mut self, name: &str, json: &str) {
         self.name(name);
@@ -277,10 +286,4 @@ impl Drop for List<'_> {
     fn drop(&mut self) {
         self.out.push(b']');
     }
-}
-
-/// Appends `text` as a JSON string.
-pub(super) fn push_text(out: &mut Vec<u8>, text: &str) {
-    // Writing to memory does not fail.
-    let _ = serde_json::to_writer(out, text);
 }

@@ -9,6 +9,7 @@ pub mod call;
 pub mod dialect;
 pub mod dialects;
 mod json;
+pub mod json_text;
 pub mod openai;
 pub mod origin;
 mod outputs;

@@ -1,6 +1,6 @@
 //! Compilation of components: from the cache, or by a compiler process with limits, one at a time.
 //!
-//! Validates nothing: the bytes are valid and their imports granted. A compiler is a child process of low
+//! Bytes that were never compiled here are validated first; their imports are granted. A compiler is a child process of low
 //! priority ([`compiler`], this program with another argument) that limits its own processor time, memory and
 //! wall time. Without a program it is a thread of this process. A load waits for it as long as
 //! [`CompileWait`] allows; what is not ready by then is compiled on, and [`Compilers::compiled`] is notified when
@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-use crate::plugin::loading::component_type::FILE_MAX_BYTES;
+use crate::plugin::loading::component_type::{FILE_MAX_BYTES, validate};
 use crate::plugin::runtime::code_cache::{CacheKey, CodeCache, of_compiler};
 use crate::plugin::runtime::engine::for_compiler;
 
@@ -108,7 +108,7 @@ impl Compilers {
     /// The code of a component: none when it takes longer than `wait`; then it is compiled on.
     ///
     /// # Errors
-    /// Error text of the compiler.
+    /// A component that is not valid, or the error text of the compiler.
     pub fn component(
         &self,
         engine: &Engine,
@@ -124,6 +124,7 @@ impl Compilers {
                 if let Some(component) = cached.and_then(|cache| cache.get(engine, key)) {
                     return Ok(Some(component));
                 }
+                validate(source.bytes)?;
                 self.begin(engine, source, key)?
             }
         };

@@ -1,6 +1,6 @@
 //! File of a component: read, with its digest, its type and its grants checked.
 //!
-//! Neither compiles nor runs it. A problem is a key under the plugin, and why.
+//! Neither compiles nor runs it; its code is validated before it is compiled. A problem is a key under the plugin, and why.
 
 use std::io::Read;
 use std::path::Path;
@@ -46,7 +46,7 @@ pub fn check(spec: &PluginSpec) -> Result<CheckedComponent, Vec<KeyProblem>> {
     if !wrong.is_empty() {
         return Err(wrong);
     }
-    match ComponentType::of(&bytes) {
+    match ComponentType::read(&bytes) {
         Ok(shape) => {
             wrong.extend(
                 shape

@@ -1,9 +1,10 @@
 //! Component type: validity, imports and exports, read before compilation.
 //!
-//! Runs nothing. Bytes are validated whole with the engine's own features, so that the compiler never sees
-//! bad ones. Every refusal says what to do about it.
+//! Runs nothing. Bytes are validated whole with the engine's own features before a compiler sees them. Code from
+//! the cache needs no second validation: its bytes have the digest that was valid. Every refusal says what to do
+//! about it.
 
-use wasmparser::{Encoding, Parser, Payload, Validator};
+use wasmparser::{Parser, Payload, Validator};
 
 use crate::plugin::runtime::engine::features;
 use crate::plugin::spec::World;
@@ -41,6 +42,16 @@ impl ComponentType {
     /// # Errors
     /// A sentence with the remedy.
     pub fn of(bytes: &[u8]) -> Result<ComponentType, String> {
+        let shape = ComponentType::read(bytes)?;
+        validate(bytes)?;
+        Ok(shape)
+    }
+
+    /// Reads the outside of bytes that need not be valid.
+    ///
+    /// # Errors
+    /// A sentence with the remedy: bytes that cannot be a component.
+    pub fn read(bytes: &[u8]) -> Result<ComponentType, String> {
         if !bytes.starts_with(b"\0asm") {
             return Err(
                 "it is not WebAssembly: expected a component, `infergate plugin build` makes one"
@@ -50,11 +61,7 @@ impl ComponentType {
         if Parser::is_core_wasm(bytes) {
             return Err("it is a core module, not a component: `infergate plugin build` makes a component of it".into());
         }
-        within_limits(bytes)?;
-        Validator::new_with_features(features())
-            .validate_all(bytes)
-            .map_err(|error| advice_on(&error.to_string()))?;
-        read(bytes).map_err(|error| error.to_string())
+        read(bytes).map_err(|error| advice_on(&error.to_string()))
     }
 
     /// True when it exports an interface of our package, at any version of our major.
@@ -167,6 +174,18 @@ fn interface_of<'a>(name: &'a str, package: &str) -> Option<(&'a str, bool)> {
     ))
 }
 
+/// Validates a component, with all that a compiler must not be given.
+///
+/// # Errors
+/// A sentence with the remedy.
+pub fn validate(bytes: &[u8]) -> Result<(), String> {
+    within_limits(bytes)?;
+    Validator::new_with_features(features())
+        .validate_all(bytes)
+        .map(|_| ())
+        .map_err(|error| advice_on(&error.to_string()))
+}
+
 /// Checks that a compiler would be done with the bytes in time. Looked at before they are validated: what
 /// nests deep or has a function of many megabytes costs validator and compiler more than its size.
 fn within_limits(bytes: &[u8]) -> Result<(), String> {
@@ -182,7 +201,7 @@ fn within_limits(bytes: &[u8]) -> Result<(), String> {
                     ));
                 }
             }
-            Payload::End(_) => depth -= 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
             Payload::TypeSection(section) => types += u64::from(section.count()),
             Payload::CoreTypeSection(section) => types += u64::from(section.count()),
             Payload::ComponentTypeSection(section) => types += u64::from(section.count()),
@@ -217,11 +236,8 @@ fn read(bytes: &[u8]) -> wasmparser::Result<ComponentType> {
     let mut depth = 0_usize;
     for payload in Parser::new(0).parse_all(bytes) {
         match payload? {
-            Payload::Version { encoding, .. } => {
-                depth += 1;
-                debug_assert!(depth > 1 || encoding == Encoding::Component);
-            }
-            Payload::End(_) => depth -= 1,
+            Payload::Version { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
             Payload::ComponentImportSection(section) if depth == 1 => {
                 for import in section {
                     shape.imports.push(import?.name.name.to_owned());

@@ -8,6 +8,8 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use infergate_core::api::json_text::push_text;
+
 use super::{Comparison, EventFlags, InferenceEvent, PluginIdentity, PluginUse, TokenUsage};
 
 /// Bytes of a usual line with two plugins: reserved once, so that few lines move the buffer.
@@ -28,9 +30,9 @@ impl InferenceEvent {
     /// Writes the members from `time` to `site`.
     fn write_names(&self, time: &str, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"time\":");
-        write_string(time, out);
+        push_text(out, time);
         out.extend_from_slice(b",\"request_id\":");
-        write_string(&self.request_id, out);
+        push_text(out, &self.request_id);
         out.extend_from_slice(b",\"account_id\":");
         write_string_or_null(self.account_id.as_ref().map(|id| id.as_str()), out);
         out.extend_from_slice(b",\"client_id\":");
@@ -44,9 +46,9 @@ impl InferenceEvent {
         out.extend_from_slice(b",\"face\":\"");
         out.extend_from_slice(self.dialect.name().as_bytes());
         out.extend_from_slice(b"\",\"node\":");
-        write_string(&self.node, out);
+        push_text(out, &self.node);
         out.extend_from_slice(b",\"site\":");
-        write_string(&self.site, out);
+        push_text(out, &self.site);
     }
 
     /// Writes the members from `status` to `time_to_first_token_ms`.
@@ -108,12 +110,12 @@ impl InferenceEvent {
         write_string_or_null(self.upstream.as_deref(), out);
         out.extend_from_slice(b",\"path\":");
         write_list(&self.path, out, |place: &Arc<str>, out| {
-            write_string(place, out)
+            push_text(out, place)
         });
         out.extend_from_slice(b",\"local_queue_size\":");
         write_whole(self.local_queue_size.into(), out);
         out.extend_from_slice(b",\"source_site\":");
-        write_string(&self.source_site, out);
+        push_text(out, &self.source_site);
         // No endpoint names its container yet.
         out.extend_from_slice(b",\"container_id\":null,\"flags\":");
         write_flags(self.flags, out);
@@ -138,11 +140,11 @@ impl PluginIdentity {
     /// Renders the object of `plugins` up to the text of `hook`.
     pub(super) fn render_members(name: &str, sha256: &str, config: &str) -> Box<str> {
         let mut out = b"{\"name\":".to_vec();
-        write_string(name, &mut out);
+        push_text(&mut out, name);
         out.extend_from_slice(b",\"sha256\":");
-        write_string(sha256, &mut out);
+        push_text(&mut out, sha256);
         out.extend_from_slice(b",\"config\":");
-        write_string(config, &mut out);
+        push_text(&mut out, config);
         out.extend_from_slice(b",\"hook\":\"");
         String::from_utf8(out)
             .expect("strings and names are UTF-8")
@@ -240,7 +242,7 @@ fn write_list<T>(list: &[T], out: &mut Vec<u8>, write: impl Fn(&T, &mut Vec<u8>)
 fn write_key(separator: &mut u8, name: &str, out: &mut Vec<u8>) {
     out.push(*separator);
     *separator = b',';
-    write_string(name, out);
+    push_text(out, name);
     out.push(b':');
 }
 
@@ -294,47 +296,7 @@ fn write_float(value: f64, out: &mut Vec<u8>) {
 
 fn write_string_or_null(text: Option<&str>, out: &mut Vec<u8>) {
     match text {
-        Some(text) => write_string(text, out),
+        Some(text) => push_text(out, text),
         None => out.extend_from_slice(b"null"),
     }
-}
-
-fn write_string(text: &str, out: &mut Vec<u8>) {
-    if has_escapes(text.as_bytes()) {
-        serde_json::to_writer(out, text).expect("a string is written to memory");
-        return;
-    }
-    out.reserve(text.len() + 2);
-    out.push(b'"');
-    out.extend_from_slice(text.as_bytes());
-    out.push(b'"');
-}
-
-/// Returns whether JSON escapes a byte of the text: a control character, a quote or a backslash.
-fn has_escapes(text: &[u8]) -> bool {
-    let is_escaped = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
-    // Two words that overlap cover what is no multiple of a word.
-    let Some(last) = text.last_chunk::<8>() else {
-        let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) else {
-            return text.iter().any(is_escaped);
-        };
-        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
-        return escapes_of(u64::from(first) << 32 | u64::from(last)) != 0;
-    };
-    let (words, _) = text.as_chunks::<8>();
-    let mut found = escapes_of(u64::from_le_bytes(*last));
-    for word in words {
-        found |= escapes_of(u64::from_le_bytes(*word));
-    }
-    found != 0
-}
-
-/// Returns a word that is not zero where one of eight bytes is escaped
-/// (<https://graphics.stanford.edu/~seander/bithacks.html#HasLessInWord>).
-fn escapes_of(word: u64) -> u64 {
-    const ONES: u64 = u64::MAX / 0xff;
-    const HIGH: u64 = ONES * 0x80;
-    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word;
-    let equals = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
-    (below(word, 0x20) | equals(b'"') | equals(b'\\')) & HIGH
 }

@@ -226,3 +226,20 @@ fn what_comes_after_the_end_is_dropped_and_counted() {
     sink.write(sample_event("late"));
     assert_eq!(sink.counts().dropped_closed, 1);
 }
+
+#[test]
+fn a_writer_that_ends_early_leaves_no_waiter_behind() {
+    let (shared, queue) = (Arc::<SinkState>::default(), Arc::new(EventQueue::new(8)));
+    let (alive, _done) = mpsc::sync_channel(0);
+    let config = EventsConfig::default();
+    let writer = EventWriter::new(&config, Clock::start(), &shared, &queue, NEVER, alive);
+    let (stored, receiver) = oneshot::channel();
+    queue.push(sample_event("waits"), Some(stored));
+    queue.push(sample_event("does not"), None);
+    // As by a panic: it has not run.
+    drop(writer);
+    assert_eq!(receiver.blocking_recv(), Ok(StoreResult::Lost));
+    assert_eq!(shared.dropped_closed.load(Ordering::Relaxed), 2);
+    let late = queue.push(sample_event("late"), None);
+    assert!(matches!(late, PushResult::Closed(None)));
+}

@@ -254,3 +254,29 @@ async fn streams_and_whole_answers_have_orders_of_their_own() {
         "all answers are near enough"
     );
 }
+
+#[tokio::test]
+async fn a_class_asks_for_a_round_until_one_has_ranked_it() {
+    let (ranking, gate) = cached();
+    assert!(ranking.remember_class(class(1), NOW));
+    assert!(ranking.remember_class(class(1), NOW), "not ranked yet");
+    ranking.refresh(&gate, &[], NOW).await;
+    let ranked = ranking.table.load().find(class(1)).cloned().unwrap();
+    let wants = |after| ranked.ask(NOW + Millis(after)).wants_round;
+    assert!(wants(0));
+    assert!(!wants(0) && !wants(STALE_AFTER.0), "one is on its way");
+    assert!(wants(STALE_AFTER.0 + 1), "it did not come");
+    assert!(wants(FORGOTTEN_AFTER.0 + 1));
+
+    // The table of a new generation is empty, and the class is known.
+    let next = Ranking::next_generation(ranking.slot.clone(), Some(&ranking), &[]);
+    assert!(next.look_up(class(1), NOW).is_none());
+    assert!(next.remember_class(class(1), NOW));
+    next.refresh(&gate, &[], NOW).await;
+    assert!(next.look_up(class(1), NOW).is_some());
+    // Beyond the bound a class is not ranked, so it asks for nothing.
+    for number in 2..=CLASSES_MAX {
+        next.remember_class(class(number), NOW);
+    }
+    assert!(!next.remember_class(class(CLASSES_MAX + 1), NOW));
+}

@@ -272,11 +272,24 @@ async fn an_early_refusal_is_readable_by_a_client_that_still_sends() {
 }
 
 #[tokio::test]
-async fn what_stands_in_a_chunk_extension_reaches_no_server_and_moves_no_boundary() {
+async fn a_chunk_line_that_two_readers_could_end_at_two_places_is_refused() {
     let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
     let node = Node::start(&one_model(backend.address, 1, "")).await;
     // A reader that ended the line at the bare line feed would see chunks of other sizes.
-    let body = format!("{:x};a\n3\r\n{BODY}\r\n0;b\n\r\n\r\n", BODY.len());
+    let body = format!("{:x};a\n3\r\n{BODY}\r\n0\r\n\r\n", BODY.len());
+    let mut client = TestClient::connect(node.clients).await;
+    client.send([chunked(&body), with("")].concat()).await;
+    assert_eq!(client.response().await.status, 400);
+    assert!(client.closes_within(crate::support::LIMIT).await);
+    assert_eq!(client.pending(), b"");
+    assert_eq!(backend.requests(), [""; 0]);
+}
+
+#[tokio::test]
+async fn what_stands_in_a_chunk_extension_reaches_no_server() {
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
+    let node = Node::start(&one_model(backend.address, 1, "")).await;
+    let body = format!("{:x};a=\"3\"\r\n{BODY}\r\n0;b\r\n\r\n", BODY.len());
     let mut client = TestClient::connect(node.clients).await;
     client.send([chunked(&body), with("")].concat()).await;
     for _ in 0..2 {

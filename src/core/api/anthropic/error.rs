@@ -4,12 +4,13 @@
 //! account has used up its own limit. Client libraries repeat both. Types:
 //! <https://docs.anthropic.com/en/api/errors>.
 
-use serde::Serialize;
-
 use crate::Refusal;
 use crate::api::dialect::ApiError;
+use crate::api::json::Object;
 use crate::refusal::Blame;
 
+/// Bytes of a usual error: reserved once.
+const BODY_BYTES_USUAL: usize = 256;
 /// Status of a request for which there is no capacity.
 const OVERLOADED: u16 = 529;
 
@@ -36,28 +37,14 @@ fn kind(status: u16) -> &'static str {
     }
 }
 
-#[derive(Serialize)]
-struct AnthropicErrorBody<'a> {
-    r#type: &'static str,
-    error: AnthropicErrorObject<'a>,
-    request_id: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-struct AnthropicErrorObject<'a> {
-    r#type: &'static str,
-    message: &'a str,
-}
-
 /// Returns the body of an error. The place of a fault stands before the message.
 pub(super) fn body(error: &ApiError<'_>) -> Vec<u8> {
-    let body = AnthropicErrorBody {
-        r#type: "error",
-        error: AnthropicErrorObject {
-            r#type: kind(error.status),
-            message: &error.message_with_place(),
-        },
-        request_id: error.request_id,
-    };
-    serde_json::to_vec(&body).unwrap_or_default()
+    let mut body = Object::with_capacity(BODY_BYTES_USUAL);
+    body.text("type", "error");
+    let mut inner = body.object("error");
+    inner.text("type", kind(error.status));
+    inner.text("message", &error.message_with_place());
+    drop(inner);
+    body.text_or_null("request_id", error.request_id);
+    body.end()
 }

@@ -186,3 +186,33 @@ fn a_backends_own_error_reaches_the_client_in_its_dialect() {
         "the model server failed"
     );
 }
+
+#[test]
+fn errors_are_the_text_that_a_serializer_writes() {
+    let message = "a \"quoted\" name \\ and a\ttab";
+    let refused = Refusal::BadRequest {
+        pointer: "/messages/0".into(),
+        message: message.into(),
+    };
+    let body = |dialect| String::from_utf8(render(dialect, &refused).body).unwrap();
+    let quoted = serde_json::to_string(message).unwrap();
+    assert_eq!(
+        body(ApiDialect::OpenAi),
+        format!(
+            r#"{{"error":{{"message":{quoted},"type":"invalid_request_error","param":"/messages/0","code":"invalid_value"}}}}"#
+        )
+    );
+    let placed = quoted.replacen('"', "\"/messages/0: ", 1);
+    assert_eq!(
+        body(ApiDialect::WorkersAi),
+        format!(
+            r#"{{"result":null,"success":false,"errors":[{{"code":5006,"message":{placed}}}],"messages":[]}}"#
+        )
+    );
+    assert_eq!(
+        body(ApiDialect::Anthropic),
+        format!(
+            r#"{{"type":"error","error":{{"type":"invalid_request_error","message":{placed}}},"request_id":"r1"}}"#
+        )
+    );
+}
