@@ -129,11 +129,11 @@ pub async fn accept_clients(
             }
         };
         shared.metrics.record_accepted_connection();
-        let serving = serve_connection(Arc::clone(&edge), tcp, closed.clone());
+        let (edge, closed) = (Arc::clone(&edge), closed.clone());
         let metrics = Arc::clone(&shared.metrics);
         open.spawn(watched(
             async move {
-                serving.await;
+                serve_connection(edge, tcp, closed).await;
                 drop(connection);
             },
             move |held_ms| metrics.record_blocked_worker(held_ms),

@@ -4,7 +4,7 @@
 //! is spoken here; TLS with other nodes is `peer`'s.
 
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
@@ -15,11 +15,10 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep, timeout};
 
+use crate::http1::spare;
 use crate::peer::PeerStream;
 use crate::tls::CertificateNames;
 
-/// Room for what is read at once: a usual head with a small body.
-const READ_BYTES: usize = 4 * 1024;
 /// Room for heads that is kept between requests.
 const QUEUE_KEPT_BYTES: usize = 4 * 1024;
 /// After a refused head this much more is read and discarded, so that the client sees the answer and not
@@ -164,13 +163,21 @@ impl DownstreamConnection {
     /// # Errors
     /// The connection broke.
     pub async fn fill(&mut self) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_fill(cx)).await
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let DownstreamConnection { peer, received, .. } = self;
         // As much again as has come, so that a large message needs few reads.
-        let room = READ_BYTES.max(self.received.len());
-        self.received.reserve(room);
-        match &mut self.peer {
-            PeerKind::Client(tcp) => tcp.read_buf(&mut self.received).await,
-            PeerKind::Peer(peer) => peer.read_buf(&mut self.received).await,
+        spare::make_room(received, spare::READ_BYTES.max(received.len()));
+        let read = match peer {
+            PeerKind::Client(tcp) => pin!(tcp.read_buf(received)).poll(cx),
+            PeerKind::Peer(peer) => pin!(peer.read_buf(received)).poll(cx),
+        };
+        if read.is_pending() {
+            spare::give_back(received);
         }
+        read
     }
 
     /// Reads up to `max` bytes past what was received, behind `into`, whose room bounds it too.
@@ -188,26 +195,7 @@ impl DownstreamConnection {
 
     /// Waits until at least one byte of the next request is here; false when the client closed.
     pub async fn first_byte(&mut self) -> bool {
-        if !self.received.is_empty() {
-            return true;
-        }
-        if self.received.capacity() == 0
-            && let PeerKind::Client(tcp) = &self.peer
-            && tcp.readable().await.is_err()
-        {
-            return false;
-        }
-        matches!(self.fill().await, Ok(read) if read > 0)
-    }
-
-    /// Gives memory back that a waiting connection does not need.
-    pub fn shrink(&mut self) {
-        if self.received.is_empty() {
-            self.received = BytesMut::new();
-        }
-        if self.outbound.is_sent() {
-            self.outbound = Outbound::default();
-        }
+        !self.received.is_empty() || matches!(self.fill().await, Ok(read) if read > 0)
     }
 
     /// Buffer for the head of a message, which leaves with the next [`send`](Self::send).
@@ -404,14 +392,26 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_leaves_without_a_byte_is_noticed() {
-        for is_shrunk in [false, true] {
+        for has_room in [false, true] {
             let (mut wire, client) = pair(Duration::from_secs(20)).await;
-            wire.received().reserve(8);
-            if is_shrunk {
-                wire.shrink();
+            if has_room {
+                wire.received().reserve(8);
             }
             drop(client);
             assert!(!wire.first_byte().await);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_waits_holds_no_read_buffer() {
+        let (mut wire, mut client) = pair(Duration::from_secs(20)).await;
+        for _ in 0..2 {
+            client.write_all(b"request").await.unwrap();
+            assert!(wire.first_byte().await);
+            assert!(wire.received().capacity() > 0);
+            drop(wire.received().split());
+            assert!(futures_util::poll!(Box::pin(wire.first_byte())).is_pending());
+            assert_eq!(wire.received().capacity(), 0);
         }
     }
 

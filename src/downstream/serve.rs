@@ -21,8 +21,6 @@ use crate::peer::PeerStream;
 /// After so long a connection between nodes ends with its next request. Certificates are looked at when
 /// it begins: a busy one would outlive any. A handshake an hour costs nothing.
 const PEER_AGE_MAX: Millis = Millis::from_secs(60 * 60);
-/// A connection that has waited for so long gives its buffers back.
-const SHRINK_AFTER: Duration = Duration::from_secs(2);
 
 /// Serves a connection until either side ends it. `drained` turns true when idle connections are
 /// to be closed.
@@ -35,8 +33,9 @@ pub async fn serve_connection(
     if tcp.set_nodelay(true).is_err() {
         return;
     }
-    let wire = DownstreamConnection::new(tcp, stall_max(&edge));
-    serve(&edge, wire, drained).await;
+    let connection = DownstreamConnection::new(tcp, stall_max(&edge));
+    let session = Session::new(connection, edge.shared.clock);
+    serve(&edge, session, drained).await;
 }
 
 /// Serves the connection of another node likewise.
@@ -45,8 +44,9 @@ pub async fn serve_peer(
     peer: PeerStream,
     drained: watch::Receiver<bool>,
 ) {
-    let wire = DownstreamConnection::of_peer(peer, stall_max(&edge));
-    serve(&edge, wire, drained).await;
+    let connection = DownstreamConnection::of_peer(peer, stall_max(&edge));
+    let session = Session::new(connection, edge.shared.clock);
+    serve(&edge, session, drained).await;
 }
 
 fn stall_max(edge: &DownstreamServer) -> Duration {
@@ -63,37 +63,39 @@ fn is_outdated(edge: &DownstreamServer, session: &Session) -> bool {
     })
 }
 
-async fn serve(
+// Not an `async fn`: its future would have room for the session twice.
+fn serve(
     edge: &DownstreamServer,
-    wire: DownstreamConnection,
+    mut session: Session,
     mut drained: watch::Receiver<bool>,
-) {
-    let mut session = Session::new(wire, edge.shared.clock);
-    let clock = edge.shared.clock;
-    let old_at = session
-        .connection()
-        .peer_stream()
-        .map(|_| clock.now() + PEER_AGE_MAX);
-    let mut drained = pin!(drained.wait_for(|drained| *drained));
-    let mut timer = pin!(sleep(SHRINK_AFTER));
-    loop {
-        let began = tokio::select! {
-            biased;
-            began = first_byte(edge, &mut session, timer.as_mut()) => began,
-            _ = &mut drained => false,
-        };
-        if !began || is_outdated(edge, &session) {
-            return;
+) -> impl Future<Output = ()> {
+    async move {
+        let clock = edge.shared.clock;
+        let old_at = session
+            .connection()
+            .peer_stream()
+            .map(|_| clock.now() + PEER_AGE_MAX);
+        let mut drained = pin!(drained.wait_for(|drained| *drained));
+        let mut timer = pin!(sleep(keepalive(edge)));
+        loop {
+            let began = tokio::select! {
+                biased;
+                began = first_byte(edge, &mut session, timer.as_mut()) => began,
+                _ = &mut drained => false,
+            };
+            if !began || is_outdated(edge, &session) {
+                return;
+            }
+            let is_last = old_at.is_some_and(|old_at| clock.now() >= old_at);
+            // Boxed so that an idle connection holds no room for a request, and written where it lies: a copy of
+            // it is a tenth of what a small request costs.
+            let request = Box::write(Box::new_uninit(), edge.serve_next(&mut session, is_last));
+            if !Box::into_pin(request).await {
+                return;
+            }
+            // Before the next bytes come: the buffer is used again only when nothing holds a part of it.
+            session.begin();
         }
-        let is_last = old_at.is_some_and(|old_at| clock.now() >= old_at);
-        // Boxed so that an idle connection holds no room for a request, and written where it lies: a copy of it
-        // is a tenth of what a small request costs.
-        let request = Box::write(Box::new_uninit(), edge.serve_next(&mut session, is_last));
-        if !Box::into_pin(request).await {
-            return;
-        }
-        // Before the next bytes come: the buffer is used again only when nothing holds a part of it.
-        session.begin();
     }
 }
 
@@ -108,33 +110,20 @@ async fn first_byte(
         return true;
     }
     let waits_from = Instant::now();
-    let keepalive = || {
-        let secs = edge.shared.snapshot.load().timeouts.keepalive_secs;
-        Duration::from_secs(secs)
-    };
-    // The end of an earlier, longer wait would be too late for this one.
-    let first_look = waits_from + SHRINK_AFTER.min(keepalive());
-    if timer.deadline() > first_look {
-        timer.as_mut().reset(first_look);
-    }
     loop {
         tokio::select! {
             biased;
             began = session.connection_mut().first_byte() => return began,
             () = timer.as_mut() => {}
         }
-        let keepalive = keepalive();
-        let waited = waits_from.elapsed();
-        if waited >= keepalive {
+        let ends_at = waits_from + keepalive(edge);
+        if ends_at <= Instant::now() {
             return false;
         }
-        if waited >= SHRINK_AFTER {
-            session.connection_mut().shrink();
-            timer.as_mut().reset(waits_from + keepalive);
-        } else {
-            timer
-                .as_mut()
-                .reset(waits_from + SHRINK_AFTER.min(keepalive));
-        }
+        timer.as_mut().reset(ends_at);
     }
+}
+
+fn keepalive(edge: &DownstreamServer) -> Duration {
+    Duration::from_secs(edge.shared.snapshot.load().timeouts.keepalive_secs)
 }

@@ -63,8 +63,10 @@ pub fn status_line(status: StatusCode, out: &mut BytesMut) {
 }
 
 /// Writes a field.
-pub fn field(name: &str, value: &[u8], out: &mut BytesMut) {
-    out.extend_from_slice(name.as_bytes());
+pub fn field(name: impl AsRef<[u8]>, value: &[u8], out: &mut BytesMut) {
+    let name = name.as_ref();
+    out.reserve(name.len() + value.len() + 4);
+    out.extend_from_slice(name);
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");

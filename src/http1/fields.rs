@@ -99,6 +99,11 @@ impl Fields {
         self.begin();
     }
 
+    /// Moves the head to memory of its own, so that a head that is kept for long does not keep the buffer it came in.
+    pub fn detach(&mut self) {
+        self.text = Bytes::copy_from_slice(&self.text);
+    }
+
     /// Returns the value of the first line with this name, which is in lower case.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.get_all(name).next()

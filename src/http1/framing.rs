@@ -21,15 +21,16 @@ pub fn of_request(head: &ParsedRequest) -> Result<BodyDecoder, FramingFault> {
     if memchr_iter(b'\n', text).any(|at| at == 0 || text[at - 1] != b'\r') {
         return Err("a header line ends in a bare line feed");
     }
-    if memchr(b'#', head.target().as_bytes()).is_some() {
+    let target = head.target();
+    if memchr(b'#', target.as_bytes()).is_some() {
         // A server that drops it would see another path.
         return Err("the request target has a fragment");
     }
-    check_host(head)?;
+    check_host(head, target)?;
     request_body(&head.fields, head.version)
 }
 
-fn check_host(head: &ParsedRequest) -> Result<(), FramingFault> {
+fn check_host(head: &ParsedRequest, target: &str) -> Result<(), FramingFault> {
     let mut hosts = head.fields.get_all("host");
     let host = match (hosts.next(), hosts.next()) {
         (None | Some(b""), None) => return Err("the Host header is missing or empty"),
@@ -37,7 +38,7 @@ fn check_host(head: &ParsedRequest) -> Result<(), FramingFault> {
         (Some(host), None) if is_host(host) => host,
         _ => return Err("the Host header is not host[:port]"),
     };
-    match absolute_authority(head.target()) {
+    match absolute_authority(target) {
         Some(authority) if authority.as_bytes() != host => {
             Err("the request target names another host than the Host header")
         }

@@ -8,6 +8,7 @@ pub mod encode;
 mod fields;
 pub mod framing;
 mod head;
+pub mod spare;
 
 pub use body::{BodyDecoder, BodyStep, BrokenBody};
 pub use fields::{Fields, as_text};

@@ -83,7 +83,8 @@ pub async fn admit(
     ctx.record_queue_length(waiter.waiting_before);
     let place = QueuedRequest::new(shared, ctx, model, &waiter);
     let grant = place.wait(downstream, ctx, waiter, heartbeat).await;
-    ctx.trace.end_wait(shared.clock.micros(), wait_end(&grant));
+    ctx.trace
+        .end_wait(shared.clock.recent_micros(), wait_end(&grant));
     grant
 }
 
@@ -147,7 +148,7 @@ fn find_peer_or_refuse(
     if !ctx.in_cluster || !refusal.is_out_of_capacity() {
         return Err(refusal);
     }
-    let left = ctx.deadline.since(shared.clock.now());
+    let left = ctx.deadline.since(shared.clock.recent());
     let (is_first, may_stay) = (ctx.can.may_queue, ctx.may_stay());
     // Who forwarded it sees more of its way than this node: it waits nowhere else but comes back.
     let may_wait = is_first && !no_wait;
@@ -186,7 +187,9 @@ fn select_peer(
     if !ctx.has_hops_left() {
         return None;
     }
-    let sites = model.routing.sites(ctx.ranking_class, shared.clock.now());
+    let sites = model
+        .routing
+        .sites(ctx.ranking_class, shared.clock.recent());
     let query = NodeQuery {
         model: model.spec.id.as_str(),
         visited: visited(ctx.forwarding.as_deref(), &ctx.snapshot.node),
@@ -197,7 +200,7 @@ fn select_peer(
     let chosen = shared.cluster.next_target(&query);
     ctx.trace.record_peer_selection(
         &shared.cluster,
-        shared.clock.micros(),
+        shared.clock.recent_micros(),
         &query,
         sites.as_ref(),
         chosen.as_ref(),
@@ -232,7 +235,7 @@ impl<'a> QueuedRequest<'a> {
             shared,
             model,
             capacity_watch: ctx.has_hops_left().then(watch),
-            expected_at: shared.clock.now() + waiter.expected_wait,
+            expected_at: shared.clock.recent() + waiter.expected_wait,
         }
     }
 
@@ -279,7 +282,7 @@ impl<'a> QueuedRequest<'a> {
     /// Selects a node that is better than waiting; notifies the next waiter unless there is no capacity.
     fn select_peer(&self, ctx: &mut RequestContext) -> Option<ForwardPlan> {
         let watch = self.capacity_watch.as_ref()?;
-        let now = self.shared.clock.now();
+        let now = self.shared.clock.recent();
         let sites = self.model.routing.sites(ctx.ranking_class, now);
         let query = NodeQuery {
             model: self.model.spec.id.as_str(),
@@ -302,7 +305,7 @@ impl<'a> QueuedRequest<'a> {
         if others.worth_waiting_here(wait, &chosen) {
             return None;
         }
-        let now_us = self.shared.clock.micros();
+        let now_us = self.shared.clock.recent_micros();
         let trace = &mut ctx.trace;
         trace.record_peer_selection(others, now_us, &query, sites.as_ref(), Some(&chosen));
         let wait_max = Millis::ZERO;

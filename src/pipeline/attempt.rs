@@ -129,13 +129,15 @@ impl<'a> Attempts<'a> {
             true => Heartbeat::for_forward(),
             false => Heartbeat::new(heartbeat),
         };
-        let first_us = shared.clock.micros();
+        let first_us = shared.clock.recent_micros();
         if ctx.can.counts_demand {
             model.gate.count_request(Millis(first_us / 1000));
         }
         let mut first_us = Some(first_us);
         loop {
-            let now_us = first_us.take().unwrap_or_else(|| shared.clock.micros());
+            let now_us = first_us
+                .take()
+                .unwrap_or_else(|| shared.clock.recent_micros());
             // 9. A permit here, or a node that has one.
             let grant = match granted.take() {
                 Some(permit) => {

@@ -348,7 +348,7 @@ fn charge(
         streamed: input.is_streaming,
         metrics,
         queue_ms: input.times.queued_us() / 1000,
-        infer_ms: input.times.inference_us(input.clock.micros()) / 1000,
+        infer_ms: input.times.inference_us(input.clock.recent_micros()) / 1000,
     };
     let priced = model.billing.price(input.caller?, tariff, &report);
     bill.priced_by = match priced.uses.last() {

@@ -1,4 +1,4 @@
-//! Wait for a slot to check or translate a large body off the workers.
+//! Where a body is checked or translated: on its worker, or off it in one of a few slots.
 //!
 //! Not the check, which the model's task makes, nor the translation, which is the dialect's.
 
@@ -14,12 +14,47 @@ use super::admission::interim;
 use super::context::RequestContext;
 use super::downstream::Downstream;
 use super::error::RequestError;
+use super::fallback::ModelFallback;
 use crate::state::{LARGE_BYTES, Shared};
-use crate::upstream::ModelRuntime;
 
-/// Returns whether the check of a body by the model's task is too long for a worker.
-pub fn needs_slot(model: &ModelRuntime, body_bytes: usize) -> bool {
-    model.task.is_active() && (body_bytes >= LARGE_BYTES || model.task.is_heavy())
+/// Place of the check of a body by the model's task.
+pub enum BodyCheck<'a> {
+    /// On the worker: it is short.
+    OnWorker,
+    /// Done: the body was found to fit, which took less than the wait for a slot.
+    Passed,
+    /// Off the worker; the slot is held until the check has ended.
+    OffWorker { _slot: SemaphorePermit<'a> },
+}
+
+/// Decides where the body for the present model is checked, and waits for a slot where one is needed.
+///
+/// # Errors
+/// The deadline passed, or the client left.
+pub async fn begin<'a>(
+    shared: &'a Shared,
+    downstream: &mut impl Downstream,
+    ctx: &mut RequestContext,
+    fallback: &ModelFallback<'_>,
+) -> Result<BodyCheck<'a>, RequestError> {
+    let Some(call) = fallback.untaken_call() else {
+        return Ok(BodyCheck::OnWorker);
+    };
+    let model = fallback.model();
+    let is_large = call.body.len() >= LARGE_BYTES;
+    if !model.task.is_active() || !(is_large || model.task.is_heavy()) {
+        return Ok(BodyCheck::OnWorker);
+    }
+    // Parameters of the operator make another body.
+    let checked = call
+        .plain_json()
+        .filter(|_| model.spec.parameters.is_empty());
+    if checked.is_some_and(|body| model.task.passes_at_once(body)) {
+        return Ok(BodyCheck::Passed);
+    }
+    // Boxed: few bodies wait for a slot.
+    let slot = Box::pin(acquire_slot(shared, downstream, ctx)).await?;
+    Ok(BodyCheck::OffWorker { _slot: slot })
 }
 
 /// Waits for a slot, until the deadline or the client's departure. A node that forwards is told meanwhile that

@@ -128,7 +128,7 @@ impl RequestContext {
     /// Begins with a complete head.
     pub fn begin(shared: &Arc<Shared>, in_flight: InFlight) -> RequestContext {
         let snapshot = shared.snapshot.load_full();
-        let arrival_us = shared.clock.micros();
+        let arrival_us = shared.clock.recent_micros();
         let arrival = Clock::millis_ceil(arrival_us);
         RequestContext {
             can: Origin::Client.capabilities(),
@@ -171,7 +171,7 @@ impl RequestContext {
     pub fn rate_lines(&self) -> RateLines {
         let account = self.rate_account.as_ref();
         account.map_or_else(RateLines::default, |account| {
-            account.rate_lines(self.shared.clock.now())
+            account.rate_lines(self.shared.clock.recent())
         })
     }
 
@@ -182,7 +182,9 @@ impl RequestContext {
 
     /// Since its client sent it, microseconds.
     pub fn elapsed_us(&self) -> u64 {
-        self.trace.times.elapsed_us(self.shared.clock.micros())
+        self.trace
+            .times
+            .elapsed_us(self.shared.clock.recent_micros())
     }
 
     /// Dialect of the answer.
@@ -279,7 +281,7 @@ impl RequestContext {
     pub fn record_first_byte(&mut self) {
         let times = &mut self.trace.times;
         if !times.has_first_byte() {
-            times.record_first_byte(self.shared.clock.micros());
+            times.record_first_byte(self.shared.clock.recent_micros());
         }
     }
 

@@ -51,7 +51,7 @@ impl ResponseHead {
     }
 
     /// Adds a field; leaves it out where the value has control characters, which would begin another one.
-    pub fn append(&mut self, name: &str, value: &[u8]) {
+    pub fn append(&mut self, name: impl AsRef<[u8]>, value: &[u8]) {
         let is_clean = |byte: &u8| (*byte >= b' ' && *byte != 0x7f) || *byte == b'\t';
         if value.iter().all(is_clean) {
             encode::field(name, value, &mut self.lines);

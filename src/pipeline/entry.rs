@@ -76,7 +76,7 @@ pub fn settle_account(
     if let Some(guard) = ctx.account_guard.take()
         && has_worked(ctx, result)
     {
-        guard.settle(ctx.tokens_used(), shared.clock.now());
+        guard.settle(ctx.tokens_used(), shared.clock.recent());
     }
     if let Err(RequestError::Refused(refusal)) = result
         && cost_nothing(refusal)

@@ -142,9 +142,9 @@ impl<'a> ModelFallback<'a> {
         self.state
     }
 
-    /// Returns the size of the body for the present model; 0 once the request for the last model was taken.
-    pub fn body_bytes(&self) -> usize {
-        self.call.as_ref().map_or(0, |call| call.body.len())
+    /// The request for the present model before it is taken; none once the last model has taken it.
+    pub fn untaken_call(&self) -> Option<&Call> {
+        self.call.as_ref()
     }
 
     /// The request for the present model. To be taken once at each.

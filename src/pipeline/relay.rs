@@ -195,7 +195,11 @@ impl<'a, D: Downstream> Relay<'a, D> {
             true => self.ctx.comment_interval.map(ProgressComments::new),
             false => None,
         };
-        if transformer.inspects_body() && header_filter::is_compressed(headers) {
+        let is_compressed = transformer.inspects_body() && header_filter::is_compressed(headers);
+        if has_room {
+            self.response.detach_head();
+        }
+        if is_compressed {
             let broken = self.finish_broken(RelayStop::Broken, transformer);
             return (RelayResult::Compressed, Box::pin(broken).await.1);
         }

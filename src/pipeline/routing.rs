@@ -33,7 +33,7 @@ impl EndpointPreference {
         if model.routing.mode() == RoutingMode::None {
             return EndpointPreference::default();
         }
-        let now = clock.now();
+        let now = clock.recent();
         let prompt = model.routing.prompt(&call.body, call.lora().as_deref());
         let Some(account) = ctx.account().cloned() else {
             return EndpointPreference::default();

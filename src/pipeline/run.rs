@@ -18,6 +18,7 @@ use tokio::sync::SemaphorePermit;
 use super::attempt::progress::comment_interval;
 use super::attempt::request::ModelRequest;
 use super::attempt::{Attempts, RespondingUpstream};
+use super::body_check::{self, BodyCheck};
 use super::context::RequestContext;
 use super::downstream::{Downstream, RequestHead};
 use super::entry::find_model;
@@ -27,7 +28,7 @@ use super::permit_request::{permit_request, tokens_ahead};
 use super::request::{InferenceRequest, ReceivedRequest};
 use super::request_head::{AuthenticatedRequest, RequestedOperation};
 use super::routing::EndpointPreference;
-use super::{body_check, request_body, task};
+use super::{request_body, task};
 use crate::plugin::TaskSession;
 use crate::state::{BodyShare, Shared};
 use crate::upstream::{ModelRuntime, Permit};
@@ -75,7 +76,7 @@ pub async fn run(
     ctx.set_deadline(model.spec.timeout_secs, *requested_timeout);
     ctx.reserve_quota(&account.spec, &model, &call)?;
     if ctx.can.charges_rate {
-        let now = || shared.clock.now();
+        let now = || shared.clock.recent();
         ctx.account_guard = account.enter(|| tokens_ahead(&call), now)?;
     }
     // 7 to 10, at the model, and at its fallbacks for as long as no server has started to work.
@@ -146,16 +147,12 @@ async fn start_at_model(
     body_share: &mut BodyShare,
     permit: &mut Option<Permit>,
 ) -> Result<RespondingUpstream, ModelError> {
-    // 7. A large body is checked off the worker.
-    let slot = match body_check::needs_slot(fallback.model(), fallback.body_bytes()) {
-        // Boxed: few bodies wait for a check.
-        true => Some(Box::pin(body_check::acquire_slot(shared, downstream, ctx)).await?),
-        false => None,
-    };
+    // 7. A large body that takes long is checked off the worker.
+    let check = body_check::begin(shared, downstream, ctx, fallback).await?;
     let call = fallback.call()?;
     let model = fallback.model();
     let (request, task, mut wanted) =
-        prepare_request(ctx, received, (model, call), body_share, slot)?;
+        prepare_request(ctx, received, (model, call), body_share, check)?;
     let mut attempts = Attempts::new(shared, model, received, request, task);
     // 8. The order of endpoints. The gate picks among those that are free, so that the choice cannot go
     // stale in the queue.
@@ -186,7 +183,7 @@ fn prepare_request(
     received: &ReceivedRequest,
     (model, call): (&ModelRuntime, Call),
     body_share: &mut BodyShare,
-    slot: Option<SemaphorePermit<'_>>,
+    check: BodyCheck<'_>,
 ) -> Result<(ModelRequest, Option<TaskSession>, PermitRequest), ModelError> {
     let AuthenticatedRequest {
         account,
@@ -198,7 +195,7 @@ fn prepare_request(
     // Before the task, whose payload may hide the images.
     let wanted = permit_request(ctx, account, model, &call, *reject_if_busy);
     let payer = &account.spec.id;
-    let (prepared, task) = task::prepare(ctx, payer, (model, call), body_share, slot)?;
+    let (prepared, task) = task::prepare(ctx, payer, (model, call), body_share, check)?;
     let request = ModelRequest::new(model, prepared, passed_headers, ctx.request_id());
     let request = request.map_err(ModelError::Unfit)?;
     if ctx.response_started && !request.is_streaming() {

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use infergate_core::api::{Call, body};
 use infergate_core::{AccountId, Refusal};
-use tokio::sync::SemaphorePermit;
 
+use crate::pipeline::body_check::BodyCheck;
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::fallback::ModelError;
 use crate::plugin::{Caller, TaskInput, TaskPayload, TaskSession, index_bytes_max};
@@ -28,7 +28,7 @@ pub struct PreparedRequest {
 }
 
 /// Asks the model's task. Returns the session of a task with hooks for the response. The memory of
-/// the check is a part of `share` meanwhile. A body with a `slot` is checked off the worker.
+/// the check is a part of `share` meanwhile.
 ///
 /// # Errors
 /// Input that the task does not take, [`Refusal::PluginFailed`], [`Refusal::BodyBudgetSpent`].
@@ -37,7 +37,7 @@ pub fn prepare(
     account: &AccountId,
     (model, call): (&ModelRuntime, Call),
     share: &mut BodyShare,
-    slot: Option<SemaphorePermit<'_>>,
+    check: BodyCheck<'_>,
 ) -> Result<(PreparedRequest, Option<TaskSession>), ModelError> {
     if !model.task.is_active() {
         let prepared = PreparedRequest {
@@ -52,7 +52,11 @@ pub fn prepare(
         .accepts(&call, model.spec.task)
         .map_err(ModelError::Unfit)?;
     let body = call.stripped_body();
-    let index = index_bytes_max(body.len());
+    let is_checked = matches!(check, BodyCheck::Passed);
+    let index = match is_checked {
+        true => 0,
+        false => index_bytes_max(body.len()),
+    };
     if !share.grow(index) {
         return Err(ModelError::Unfit(Refusal::BodyBudgetSpent));
     }
@@ -62,11 +66,12 @@ pub fn prepare(
             request_id: ctx.request_id(),
         })
     });
-    let prepared = off_the_worker(slot.is_some(), || {
-        run_task(model, task.as_mut(), call, body)
+    let is_off_worker = matches!(check, BodyCheck::OffWorker { .. });
+    let prepared = off_the_worker(is_off_worker, || {
+        run_task(model, task.as_mut(), (call, body), is_checked)
     });
     share.shrink(index);
-    drop(slot);
+    drop(check);
     let prepared = prepared.map_err(|refusal| {
         if let Some(task) = &task {
             ctx.record_plugins(task.uses());
@@ -80,14 +85,15 @@ pub fn prepare(
 fn run_task(
     model: &ModelRuntime,
     task: Option<&mut TaskSession>,
-    call: Call,
-    body: Bytes,
+    (call, body): (Call, Bytes),
+    is_checked: bool,
 ) -> Result<PreparedRequest, Refusal> {
     let input = TaskInput {
         model: model.spec.id.as_str(),
         content_type: call.content_type.as_deref().unwrap_or(JSON),
         body: &body,
         is_read: call.content_type.is_none(),
+        is_checked,
         attributes: match &task {
             Some(_) => attributes(&call),
             None => Vec::new(),

@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use http::header::HeaderName;
 use infergate_core::trace_context::{TRACEPARENT, TRACESTATE};
 
-use crate::http1::{Fields, as_text, encode};
+use crate::http1::{Fields, encode};
 use crate::peer::is_between_nodes;
 
 /// Header lines of a client that model servers may see, in wire form. The content type is not among them.
@@ -26,7 +26,8 @@ impl PassedHeaders {
     /// Picks from the headers of a request that is recorded: its `traceparent` is made anew for each server,
     /// and `state` is what is left of its `tracestate`.
     pub fn traced(headers: &Fields, listed: &[HeaderName], state: Option<&str>) -> PassedHeaders {
-        let is_context = |name: &str| name == TRACEPARENT || name == TRACESTATE;
+        let is_context =
+            |name: &[u8]| name == TRACEPARENT.as_bytes() || name == TRACESTATE.as_bytes();
         let mut passed = PassedHeaders::pick(headers, listed, |name| !is_context(name));
         if let Some(state) = state {
             for part in [TRACESTATE, ": ", state, "\r\n"] {
@@ -39,7 +40,7 @@ impl PassedHeaders {
     fn pick(
         headers: &Fields,
         listed: &[HeaderName],
-        passes: impl Fn(&str) -> bool,
+        passes: impl Fn(&[u8]) -> bool,
     ) -> PassedHeaders {
         let named = ConnectionNamed::of(headers);
         let mut anywhere = BytesMut::with_capacity(512);
@@ -50,8 +51,6 @@ impl PassedHeaders {
                 HeaderReach::OwnServers => &mut lines,
                 HeaderReach::Anywhere => &mut anywhere,
             };
-            // Few lines pass: of the others no text is made.
-            let Some(name) = as_text(name) else { continue };
             if !named.contains(name) && passes(name) {
                 encode::field(name, value, out);
             }
@@ -127,11 +126,11 @@ impl<'a> ConnectionNamed<'a> {
     }
 
     /// Returns whether this field is among them.
-    pub fn contains(self, name: &str) -> bool {
+    pub fn contains(self, name: &[u8]) -> bool {
         let Some(headers) = self.0 else { return false };
-        let lines = headers.get_all("connection").filter_map(as_text);
-        let mut names = lines.flat_map(|line| line.split(',')).map(str::trim);
-        names.any(|named| named.eq_ignore_ascii_case(name))
+        let lines = headers.get_all("connection");
+        let mut names = lines.flat_map(|line| line.split(|byte| *byte == b','));
+        names.any(|named| named.trim_ascii().eq_ignore_ascii_case(name))
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`Millis`] for the core; the wall clock is read only to print a time for people. A `Clock` is
 //! one word: copy it to where a request needs the time, and read it once per step.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime};
 
 use infergate_core::Millis;
@@ -18,6 +19,45 @@ const RFC3339_MILLIS: &[BorrowedFormatItem<'static>] =
 
 /// A deadline beyond this is never reached; keeps `Instant` arithmetic from overflowing.
 const FAR_FUTURE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Reading of the clock that the steps of one poll share.
+#[derive(Clone, Copy)]
+enum PollReading {
+    /// No poll of a watched task is under way on this thread.
+    Outside,
+    /// None has been made in the present poll.
+    Unread,
+    /// The last one in the present poll.
+    Read(Instant),
+}
+
+thread_local! {
+    static READING: Cell<PollReading> = const { Cell::new(PollReading::Outside) };
+}
+
+/// A poll of a task whose steps share readings of the clock; ended by drop.
+pub(super) struct PollClock(());
+
+impl PollClock {
+    /// Begins a poll.
+    pub fn begin() -> PollClock {
+        READING.set(PollReading::Unread);
+        PollClock(())
+    }
+
+    /// The poll has done long work: what follows reads the clock anew.
+    pub fn expire() {
+        if !matches!(READING.get(), PollReading::Outside) {
+            READING.set(PollReading::Unread);
+        }
+    }
+}
+
+impl Drop for PollClock {
+    fn drop(&mut self) {
+        READING.set(PollReading::Outside);
+    }
+}
 
 /// Time since the process started, and the time of day.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +85,18 @@ impl Clock {
     /// Microseconds since the start, for durations that go into events and histograms.
     pub fn micros(self) -> u64 {
         self.elapsed().as_micros() as u64
+    }
+
+    /// Milliseconds since the start, as of the last reading in the present poll of a request's task. Steps of one
+    /// poll lie microseconds apart, and a reading costs as much as a step; work that takes longer reads the clock
+    /// itself, or is [`off_the_worker`](super::off_the_worker).
+    pub fn recent(self) -> Millis {
+        Millis(self.recent_elapsed().as_millis() as u64)
+    }
+
+    /// Microseconds since the start, likewise.
+    pub fn recent_micros(self) -> u64 {
+        self.recent_elapsed().as_micros() as u64
     }
 
     /// The first whole millisecond that is not before `micros`: what is reckoned from it is never a
@@ -89,7 +141,18 @@ impl Clock {
         reason = "this is the one place that reads the clock"
     )]
     fn elapsed(self) -> Duration {
-        Instant::now().saturating_duration_since(self.start)
+        let now = Instant::now();
+        if !matches!(READING.get(), PollReading::Outside) {
+            READING.set(PollReading::Read(now));
+        }
+        now.saturating_duration_since(self.start)
+    }
+
+    fn recent_elapsed(self) -> Duration {
+        match READING.get() {
+            PollReading::Read(at) => at.saturating_duration_since(self.start),
+            PollReading::Unread | PollReading::Outside => self.elapsed(),
+        }
     }
 }
 

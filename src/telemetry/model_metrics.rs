@@ -201,7 +201,8 @@ impl ModelMetrics {
         // `Outcome::ALL` is in the order of the enum, a test holds it to that.
         self.requests[event.dialect.index()][event.outcome as usize].inc();
         if let Some(code) = event.error_code {
-            self.errors.with_label_values(&[code.to_string()]).inc();
+            let mut digits = itoa::Buffer::new();
+            self.errors.with_label_values(&[digits.format(code)]).inc();
         }
         if event.outcome == RequestOutcome::Refused {
             self.refusals

@@ -13,6 +13,8 @@ use prometheus::{Counter, IntCounter, Registry};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use super::clock::PollClock;
+
 /// Milliseconds of one poll above which its worker counts as blocked.
 pub const BLOCKED_MS: u64 = 50;
 
@@ -31,16 +33,21 @@ pub fn off_the_worker<T>(leaves: bool, work: impl FnOnce() -> T) -> T {
         return work();
     }
     LEFT.set(true);
-    tokio::task::block_in_place(work)
+    let done = tokio::task::block_in_place(work);
+    PollClock::expire();
+    done
 }
 
 /// Runs a task and reports each of its polls that held its worker for `BLOCKED_MS` or longer.
-pub async fn watched<F: Future>(task: F, blocked: impl Fn(u64) + Unpin) -> F::Output {
+// Not an `async fn`: its future would have room for the task beside the box, for as long as a connection lives.
+pub fn watched<F: Future>(
+    task: F,
+    blocked: impl Fn(u64) + Unpin,
+) -> impl Future<Output = F::Output> {
     WatchedTask {
         task: Box::pin(task),
         blocked,
     }
-    .await
 }
 
 struct WatchedTask<F, B> {
@@ -54,6 +61,7 @@ impl<F: Future, B: Fn(u64) + Unpin> Future for WatchedTask<F, B> {
     fn poll(mut self: Pin<&mut Self>, ctx: &mut Context<'_>) -> Poll<F::Output> {
         let began_ms = coarse_ms();
         LEFT.set(false);
+        let _clock = PollClock::begin();
         let polled = self.task.as_mut().poll(ctx);
         let held_ms = coarse_ms().saturating_sub(began_ms);
         if held_ms >= BLOCKED_MS && !LEFT.get() {

@@ -431,6 +431,11 @@ impl UpstreamResponse {
         &self.connection.head
     }
 
+    /// Gives the buffer back that the head came in: of a stream, which may take minutes.
+    pub fn detach_head(&mut self) {
+        self.connection.head.fields.detach();
+    }
+
     /// Returns the length that the response announces, bytes.
     pub fn announced_length(&self) -> Option<u64> {
         let fields = &self.connection.head.fields;

@@ -21,15 +21,13 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::unconstrained;
 
-use crate::http1::{BodyDecoder, ParsedResponse};
+use crate::http1::{BodyDecoder, ParsedResponse, spare};
 use crate::telemetry::Clock;
 use crate::tls::{ProvedIdentity, ServerIdentity, TlsConnection};
 
 /// Looks at a TLS connection that has bytes waiting: records between answers (session tickets) are
 /// taken by the first look, and there are at most two of them in practice.
 const LOOKS_MAX: usize = 3;
-/// Room for what is read at once, at first: a usual head with a short answer.
-const READ_BYTES_MIN: usize = 4 * 1024;
 /// Room for what is read at once of a large answer.
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// Room for heads that is kept between requests.
@@ -135,7 +133,7 @@ impl UpstreamConnection {
             clock,
             written_us: 0,
             has_answered: false,
-            read_bytes: READ_BYTES_MIN,
+            read_bytes: spare::READ_BYTES,
             is_read_full: false,
         })
     }
@@ -156,11 +154,11 @@ impl UpstreamConnection {
         self.unsent.body = body;
         self.unsent.is_unflushed = matches!(self.io, UpstreamStream::Sealed(_));
         self.write_error = None;
-        self.written_us = self.clock.micros();
+        self.written_us = self.clock.recent_micros();
         self.has_answered = false;
         self.head.fields.clear();
         self.body = BodyDecoder::Done;
-        self.read_bytes = READ_BYTES_MIN;
+        self.read_bytes = spare::READ_BYTES;
     }
 
     /// Returns once the request is written whole, writing has failed, or the server may have begun to
@@ -181,7 +179,7 @@ impl UpstreamConnection {
 
     /// Microseconds since the request was written whole; before that, since writing began.
     pub fn since_written_us(&self) -> u64 {
-        self.clock.micros().saturating_sub(self.written_us)
+        self.clock.recent_micros().saturating_sub(self.written_us)
     }
 
     /// Returns whether bytes of a response have come, interim responses included.
@@ -217,6 +215,12 @@ impl UpstreamConnection {
         false
     }
 
+    /// Gives memory back that a connection without a request does not need.
+    pub fn rest(&mut self) {
+        self.head.fields.clear();
+        spare::give_back(&mut self.received);
+    }
+
     /// Returns whether bytes may lie decrypted behind the last read, where no look at the socket finds them.
     pub fn may_hold_more(&self) -> bool {
         self.is_read_full && matches!(self.io, UpstreamStream::Sealed(_))
@@ -235,7 +239,7 @@ impl UpstreamConnection {
         let _ = self.poll_unsent(cx);
         let UpstreamConnection { io, received, .. } = self;
         if received.capacity() - received.len() < self.read_bytes / 2 {
-            received.reserve(self.read_bytes);
+            spare::make_room(received, self.read_bytes);
         }
         let room = received.capacity() - received.len();
         let read = match io {
@@ -245,6 +249,9 @@ impl UpstreamConnection {
                 read.map_err(as_reset)
             }
         };
+        if read.is_pending() {
+            spare::give_back(received);
+        }
         let read = ready!(read)?;
         self.has_answered |= read > 0;
         self.is_read_full = read == room;
@@ -267,7 +274,7 @@ impl UpstreamConnection {
             return Poll::Ready(());
         }
         match ready!(self.poll_unsent_to_end(cx)) {
-            Ok(()) => self.written_us = self.clock.micros(),
+            Ok(()) => self.written_us = self.clock.recent_micros(),
             // Bytes that the server sent before it are still to be read.
             Err(error) => {
                 self.write_error = Some(error);

@@ -449,7 +449,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let now = self.released_at.unwrap_or_else(|| self.gate.clock.now());
+        let now = self.released_at.unwrap_or_else(|| self.gate.clock.recent());
         self.gate.release(self.id, now);
     }
 }

@@ -60,7 +60,7 @@ impl Default for ConnectionPool {
 impl ConnectionPool {
     /// The pool's clock.
     pub fn now(&self) -> Millis {
-        self.clock.now()
+        self.clock.recent()
     }
 
     /// Takes a connection that is open, silent and within its bounds.
@@ -89,11 +89,12 @@ impl ConnectionPool {
 
     /// Keeps a connection whose answer was read whole, or closes it. Its state is checked when it
     /// is taken.
-    pub fn keep(&self, key: u64, connection: Box<UpstreamConnection>) {
+    pub fn keep(&self, key: u64, mut connection: Box<UpstreamConnection>) {
         let now = self.now();
         if !connection.usage.may_serve(now) {
             return;
         }
+        connection.rest();
         let mut servers = self.servers.lock();
         let PooledServers { by_key, kept } = &mut *servers;
         let server = by_key.entry(key).or_default();

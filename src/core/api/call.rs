@@ -160,6 +160,12 @@ impl Call {
         self.edited(self.strip_edits.clone())
     }
 
+    /// Returns the body where it is JSON without extension fields: what a task checks is what the client sent.
+    pub fn plain_json(&self) -> Option<&Bytes> {
+        let is_plain = self.content_type.is_none() && self.strip_edits.is_empty();
+        is_plain.then_some(&self.body)
+    }
+
     /// Returns the body for an OpenAI-compatible backend: `model` replaced, extension fields gone and, on
     /// a stream, usage requested. Copies at most once, and not at all when nothing differs.
     pub fn openai_body(&self, backend_model: &str) -> Bytes {

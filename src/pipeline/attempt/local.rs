@@ -68,7 +68,7 @@ impl LocalAttempt {
     ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
         let clock = shared.clock;
         request.encode_for(&self.model, &self.permit.target)?;
-        self.sent_us = clock.micros();
+        self.sent_us = clock.recent_micros();
         let sent_at = Millis(self.sent_us / 1000);
         self.trace = AttemptTrace::begin(clock);
         let target = &self.permit.target;
@@ -86,7 +86,7 @@ impl LocalAttempt {
         let sent = match waited {
             Ok(HeadWait::Completed(sent)) => sent,
             Ok(HeadWait::Deadline) if head_deadline < ctx.deadline => {
-                self.record_failure(clock.micros(), FIRST_BYTE, AttemptResult::TimedOut);
+                self.record_failure(clock.recent_micros(), FIRST_BYTE, AttemptResult::TimedOut);
                 return Ok(Err(AttemptError::Late));
             }
             Ok(HeadWait::Deadline) => {
@@ -97,7 +97,7 @@ impl LocalAttempt {
             Err(left) => {
                 ctx.mark_sent_if_started(&self.trace.marks);
                 self.record(
-                    clock.micros(),
+                    clock.recent_micros(),
                     EndpointSignal::Neutral,
                     None,
                     AttemptResult::Abandoned,
@@ -129,7 +129,7 @@ impl LocalAttempt {
     fn record_silence(&mut self, shared: &Shared, sent_at: Millis, ctx: &RequestContext) {
         let rule = ctx.snapshot.deadline;
         let given = rule.deadline(Millis::ZERO, self.model.spec.timeout_secs, None);
-        let now_us = shared.clock.micros();
+        let now_us = shared.clock.recent_micros();
         let had = Millis(now_us / 1000).since(sent_at);
         let (signal, cause) = match had.0 * 2 >= given.0 {
             true => (EndpointSignal::Failure, Some(TIMEOUT)),
@@ -146,7 +146,7 @@ impl LocalAttempt {
         error: &SendError,
     ) -> AttemptError {
         let target = &self.permit.target;
-        let now_us = shared.clock.micros();
+        let now_us = shared.clock.recent_micros();
         if let Some(repeated) = target.warnings.due(Millis(now_us / 1000)) {
             tracing::warn!(
                 request_id = &**ctx.request_id(),
@@ -186,7 +186,7 @@ impl LocalAttempt {
         response: UpstreamResponse,
         path_owner: PathOwner,
     ) -> Result<UpstreamResponse, AttemptError> {
-        self.trace.head_us = shared.clock.micros();
+        self.trace.head_us = shared.clock.recent_micros();
         let status = response.head().status.as_u16();
         self.trace.status = status;
         let headers = &response.head().fields;
@@ -263,7 +263,7 @@ impl LocalAttempt {
         account: &Account,
         charged_tokens: u32,
     ) {
-        let now_us = shared.clock.micros();
+        let now_us = shared.clock.recent_micros();
         if self.is_accepted {
             self.record_relay(now_us, relayed, ctx);
             ctx.trace.update_attempt(&self.trace);

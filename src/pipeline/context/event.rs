@@ -73,7 +73,7 @@ impl RequestContext {
         if std::mem::replace(&mut self.is_ended, true) {
             return None;
         }
-        self.trace.times.end(self.shared.clock.micros());
+        self.trace.times.end(self.shared.clock.recent_micros());
         self.price();
         self.billing.close(self.model.as_deref());
         let event = self.build_event();

@@ -220,7 +220,7 @@ impl ForwardedResponse {
         let named = ConnectionNamed::of(&from.fields);
         for (name, value) in from.fields.iter() {
             if header_filter::passes_from_node(name)
-                && !named.contains(name)
+                && !named.contains(name.as_bytes())
                 && name != "content-length"
             {
                 head.append(name, value);

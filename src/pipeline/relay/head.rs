@@ -2,7 +2,6 @@
 //!
 //! Not the body.
 
-use crate::http1::as_text;
 use crate::pipeline::downstream::{Downstream, ResponseHead};
 use crate::pipeline::error::RequestError;
 use crate::pipeline::relay::Relay;
@@ -80,14 +79,13 @@ impl<D: Downstream> Relay<'_, D> {
         for (name, value) in from.fields.lines() {
             let passes = header_filter::passes_to_client(name, &self.ctx.snapshot.headers_pass)
                 && (self.verbatim || !header_filter::describes_bytes(name));
-            // Few lines pass: of the others no text is made.
-            let Some(name) = as_text(name).filter(|name| passes && !named.contains(name)) else {
+            if !passes || named.contains(name) {
                 continue;
-            };
+            }
             let is_replaced = match name {
-                "content-type" => true,
-                "retry-after" | "x-should-retry" => never_retry,
-                name => own.iter().any(|(own, _)| own == name),
+                b"content-type" => true,
+                b"retry-after" | b"x-should-retry" => never_retry,
+                name => own.iter().any(|(own, _)| own.as_bytes() == name),
             };
             if !is_replaced {
                 head.append(name, value);

@@ -107,7 +107,13 @@ impl Schema {
     /// Returns whether a JSON text certainly fits, and no name stands twice in one of its objects. Where this is
     /// false, [`Schema::check`] tells.
     pub fn accepts(&self, text: &[u8]) -> bool {
-        self.plan.as_ref().is_some_and(|plan| plan.accepts(text))
+        self.accepts_within(text, u64::MAX)
+    }
+
+    /// As [`Schema::accepts`], in so many steps at most; false where they do not suffice.
+    pub fn accepts_within(&self, text: &[u8], steps_max: u64) -> bool {
+        let accepts = |plan: &SchemaPlan| plan.accepts_within(text, steps_max);
+        self.plan.as_ref().is_some_and(accepts)
     }
 
     #[cfg(test)]

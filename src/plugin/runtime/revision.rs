@@ -240,7 +240,7 @@ impl Revision {
 
     /// True when a call would be made now.
     pub fn is_available(&self) -> bool {
-        let now = self.context.runtime.clock.now();
+        let now = self.context.runtime.clock.recent();
         self.breaker.lock().would_admit(now)
     }
 

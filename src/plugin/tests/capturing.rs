@@ -114,6 +114,7 @@ fn every_hook_of_every_world_is_spelled_as_fixtures_are() {
             content_type: "application/json",
             body: &Bytes::from_static(br#"{"prompt":"x"}"#),
             is_read: false,
+            is_checked: false,
             attributes: vec![("face".into(), "workers-ai".into())],
         };
         session.prepare(input).unwrap();

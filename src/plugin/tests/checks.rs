@@ -34,6 +34,7 @@ fn input(body: &Bytes, is_read: bool) -> TaskInput<'_> {
         content_type: "application/json",
         body,
         is_read,
+        is_checked: false,
         attributes: Vec::new(),
     }
 }
@@ -128,4 +129,46 @@ fn a_refusal_names_the_place_whichever_check_finds_it() {
         by_pattern,
         ("/s".to_owned(), "`s` must match `^a`".to_owned())
     );
+}
+
+#[test]
+fn a_body_passes_at_once_only_where_its_check_would_pass_and_is_short() {
+    let stand = TestHost::new();
+    let schema = json!({ "type": "object", "required": ["prompt"], "properties": {
+        "prompt": { "type": "string" }, "list": { "type": "array", "items": { "type": "integer" } }
+    } });
+    let slot_of = |name: &str, hooks: u8| {
+        let world = World::TaskSchemaStreaming;
+        let spec = stand.spec(name, world, &guest(&schema.to_string(), hooks));
+        stand.load(&spec).unwrap().task(&user_of(&spec))
+    };
+    let slot = slot_of("t", NO_HOOK);
+    let long = format!(r#"{{"prompt":"{}"}}"#, "word ".repeat(100_000));
+    let list = |items: usize| format!(r#"{{"prompt":"x","list":[{}1]}}"#, "1,".repeat(items));
+    let too_large = format!(r#"{{"prompt":"{}"}}"#, "word ".repeat(450_000));
+    for (body, passes) in [
+        (long.as_str(), true),
+        (&list(1_000), true),
+        (&list(100_000), false),
+        (&too_large, false),
+        (&long.replace("prompt", "other"), false),
+        (r#"{"prompt":"x","prompt":"y"}"#, false),
+        (r#"{"prompt":1}"#, false),
+    ] {
+        assert_eq!(slot.passes_at_once(body.as_bytes()), passes, "{body:.40}");
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        let checked = slot.check(&input(&body, true));
+        assert!(!passes || checked.is_ok(), "{body:.40?}");
+        // What has passed is not read again, and is the payload.
+        let passed = TaskInput {
+            is_checked: true,
+            ..input(&body, true)
+        };
+        assert!(
+            slot.check(&passed)
+                .is_ok_and(|payload| payload.body == body)
+        );
+    }
+    // A hook for requests is to see the body.
+    assert!(!slot_of("u", ALL_HOOKS).passes_at_once(long.as_bytes()));
 }

@@ -202,6 +202,7 @@ fn a_slow_task_leaves_the_worker_to_the_other_requests() {
                 content_type: "application/json",
                 body: &body,
                 is_read: false,
+                is_checked: false,
                 attributes: Vec::new(),
             };
             session.prepare(input).unwrap();

@@ -226,6 +226,7 @@ fn an_evil_task_closes_its_model_and_never_a_worker() {
             content_type: "application/json",
             body: &body,
             is_read: false,
+            is_checked: false,
             attributes: Vec::new(),
         });
         assert_eq!(refused, Err(Refusal::PluginFailed), "{name}");

@@ -34,6 +34,7 @@ fn prepare(session: &mut TaskSession, body: &str) -> Result<TaskPayload, Refusal
         content_type: "application/json",
         body: &Bytes::copy_from_slice(body.as_bytes()),
         is_read: false,
+        is_checked: false,
         attributes: vec![("face".into(), "workers-ai".into())],
     })
 }

@@ -21,6 +21,7 @@ fn prepare(session: &mut TaskSession, body: &Bytes) -> Result<TaskPayload, Refus
         content_type: "application/octet-stream",
         body,
         is_read: false,
+        is_checked: false,
         attributes: Vec::new(),
     })
 }

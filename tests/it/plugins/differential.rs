@@ -258,6 +258,7 @@ fn finish_well(plugins: &PluginSnapshot, model: &Arc<ModelSpec>) {
         content_type: "application/json",
         body: &body,
         is_read: false,
+        is_checked: false,
         attributes: Vec::new(),
     });
     assert!(prepared.is_ok(), "{}: {prepared:?}", model.id);
@@ -287,6 +288,7 @@ fn compare_task(
             content_type,
             body: &body,
             is_read: false,
+            is_checked: false,
             attributes: attributes.clone(),
         })
     });

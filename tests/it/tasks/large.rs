@@ -76,3 +76,39 @@ async fn a_body_of_millions_of_containers_is_refused_while_others_are_served() {
     let grown = hall.node.resident_bytes().saturating_sub(before);
     assert!(grown < 400 * MIB as u64, "{grown}");
 }
+
+#[tokio::test]
+async fn a_large_body_passes_a_schema_or_breaks_it_as_a_small_one_does() {
+    let backend = ScriptedServer::new(&[&json_answer("{}")]).await;
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/config/quickstart/text-generation.wasm"
+    );
+    let plugin = format!(
+        "plugins: [{{ name: text, world: task-schema-streaming, file: {file}, dev: true, settings: {{ shape: false }} }}]\n"
+    );
+    let model = one_model(backend.address, 1, "    plugins: { task: text }\n");
+    let node = Node::start(&format!("{plugin}{model}")).await;
+    let pad = "word ".repeat(40 * 1024);
+    // Many parts take longer than a worker has: these are checked in a slot.
+    let many = r#"{"role":"user","content":"x"},"#.repeat(20_000);
+    for length in ["x", &pad] {
+        for (more, status) in [("", 200), (r#","temperature":9"#, 400)] {
+            let body = chat("m", &format!(r#","user":"{length}"{more}"#));
+            let answer = node.post("/v1/chat/completions", &body).await;
+            assert_eq!(answer.status, status, "{more}: {}", answer.text());
+            if status == 400 {
+                assert_eq!(answer.json()["error"]["param"], "/temperature");
+            } else {
+                let request = backend.requests().pop().unwrap();
+                assert!(request.ends_with(&body), "it goes on as it came");
+            }
+        }
+    }
+    for (more, status) in [("", 200), (r#","temperature":9"#, 400)] {
+        let last = r#"{"role":"user","content":"x"}"#;
+        let body = format!(r#"{{"model":"m","messages":[{many}{last}]{more}}}"#);
+        let answer = node.post("/v1/chat/completions", &body).await;
+        assert_eq!(answer.status, status, "{more}: {}", answer.text());
+    }
+}

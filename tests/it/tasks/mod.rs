@@ -12,7 +12,10 @@ mod streams;
 use infergate::simulate::{self, Dialect, Task};
 use serde_json::{Value, json};
 
-use crate::support::{Node, ScriptedServer, SimulatedServer, TestClient, TestResponse, model_of};
+use crate::support::{
+    Node, ScriptedServer, SimulatedServer, TestClient, TestResponse, chat, json_answer, model_of,
+    one_model,
+};
 
 /// The tasks by their slugs.
 const TASKS: [(&str, Task); 14] = [

@@ -5,22 +5,33 @@
 use serde_json::{Value, json};
 
 use crate::api::dialect::ApiError;
-use crate::api::json::Object;
+use crate::api::json_text::push_text;
 
-/// Bytes of a usual error: reserved once.
-const BODY_BYTES_USUAL: usize = 256;
+/// Bytes of an error beside its texts.
+const NAMES_BYTES: usize = r#"{"error":{"message":,"type":,"param":,"code":}}"#.len();
 
 /// Returns the body of an error.
 pub(super) fn body(error: &ApiError<'_>) -> Vec<u8> {
     // A refusal must cost little, so it is written member by member.
-    let mut body = Object::with_capacity(BODY_BYTES_USUAL);
-    let mut inner = body.object("error");
-    inner.text("message", error.message);
-    inner.text("type", error.kind);
-    inner.text_or_null("param", error.pointer);
-    inner.text("code", error.reason);
-    drop(inner);
-    body.end()
+    // `null` is as long as two letters in quotes.
+    let pointer = error.pointer.unwrap_or("nu");
+    let texts = [error.message, error.kind, pointer, error.reason];
+    let quoted: usize = texts.iter().map(|text| text.len() + 2).sum();
+    // Without escapes exactly as long as the body: what has no spare room is sent as it lies.
+    let mut out = Vec::with_capacity(quoted + NAMES_BYTES);
+    out.extend_from_slice(br#"{"error":{"message":"#);
+    push_text(&mut out, error.message);
+    out.extend_from_slice(br#","type":"#);
+    push_text(&mut out, error.kind);
+    out.extend_from_slice(br#","param":"#);
+    match error.pointer {
+        Some(pointer) => push_text(&mut out, pointer),
+        None => out.extend_from_slice(b"null"),
+    }
+    out.extend_from_slice(br#","code":"#);
+    push_text(&mut out, error.reason);
+    out.extend_from_slice(b"}}");
+    out
 }
 
 /// Returns whether a server's error has all four members.

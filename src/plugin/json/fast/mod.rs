@@ -12,5 +12,5 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use pass::is_indexable;
+pub(crate) use pass::INDEXABLE;
 pub(crate) use plan::SchemaPlan;

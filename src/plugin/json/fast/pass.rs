@@ -29,13 +29,18 @@ impl SchemaPlan {
     /// Returns whether a JSON text certainly fits: the validator would accept it. No name stands twice in one
     /// object then, and parts and nesting are within the bounds of an outline.
     pub(crate) fn accepts(&self, text: &[u8]) -> bool {
+        self.accepts_within(text, u64::MAX)
+    }
+
+    /// As [`SchemaPlan::accepts`], in so many steps at most; false where they do not suffice.
+    pub(crate) fn accepts_within(&self, text: &[u8], steps_max: u64) -> bool {
         let mut pass = Pass {
             plan: self,
             text,
             at: 0,
             depth_left: DEPTH_MAX,
             parts_left: PARTS_MAX,
-            steps_left: STEPS_MIN + STEPS_PER_BYTE * text.len() as u64,
+            steps_left: steps_max.min(STEPS_MIN + STEPS_PER_BYTE * text.len() as u64),
             names: NameStack::default(),
         };
         let is_indexable = u32::try_from(text.len()).is_ok();
@@ -43,11 +48,8 @@ impl SchemaPlan {
     }
 }
 
-/// Returns whether a JSON text certainly has an index: its parts and its nesting are within the bounds.
-pub(crate) fn is_indexable(text: &[u8]) -> bool {
-    static ANY: LazyLock<SchemaPlan> = LazyLock::new(SchemaPlan::of_any);
-    ANY.accepts(text)
-}
+/// Plan that accepts each JSON text that certainly has an index: its parts and its nesting are within the bounds.
+pub(crate) static INDEXABLE: LazyLock<SchemaPlan> = LazyLock::new(SchemaPlan::of_any);
 
 struct Pass<'a> {
     plan: &'a SchemaPlan,

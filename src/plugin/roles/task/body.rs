@@ -28,6 +28,8 @@ pub struct TaskInput<'a> {
     pub body: &'a Bytes,
     /// The gateway has read the body as JSON: its grammar needs no second check.
     pub is_read: bool,
+    /// The schema in force accepts the body ([`TaskSlot::passes_at_once`](super::slot::TaskSlot::passes_at_once)).
+    pub is_checked: bool,
     /// Facts the gateway vouches for: `face`, `stream`, `lora`.
     pub attributes: Vec<(String, String)>,
 }
@@ -41,6 +43,17 @@ pub struct TaskPayload {
     pub changed: bool,
     /// Path under the endpoint's base URL, when the task names one.
     pub backend_path: Option<String>,
+}
+
+impl TaskPayload {
+    /// The client's body as it came.
+    pub fn unchanged(body: &Bytes) -> TaskPayload {
+        TaskPayload {
+            body: body.clone(),
+            changed: false,
+            backend_path: None,
+        }
+    }
 }
 
 /// Characters of a member's name that a message repeats.
@@ -93,7 +106,7 @@ pub fn check_input(rules: &dyn TaskHandler, json: Option<&JsonBody<'_>>) -> Resu
         return Ok(());
     };
     let Some(schema) = rules.input_schema() else {
-        let is_indexable = json.outline.get().is_some() || fast::is_indexable(json.text);
+        let is_indexable = json.outline.get().is_some() || fast::INDEXABLE.accepts(json.text);
         return if is_indexable {
             Ok(())
         } else {
@@ -121,18 +134,19 @@ pub fn check_input(rules: &dyn TaskHandler, json: Option<&JsonBody<'_>>) -> Resu
     })
 }
 
-/// Checks a body by the schema in force, then offers it to each available handler, whose own schema it must fit
-/// too, until one has an answer.
+/// Checks a body by the schema in force, unless it `is_checked`. Then offers it to each available handler, whose
+/// own schema it must fit too, until one has an answer.
 ///
 /// # Errors
 /// The body does not fit, or the answer is a refusal.
 pub fn offer<T>(
     chain: &FallbackChain<dyn TaskHandler>,
     json: Option<&JsonBody<'_>>,
+    is_checked: bool,
     mut ask: impl FnMut(&Arc<dyn TaskHandler>) -> Option<Result<T, Refusal>>,
 ) -> Result<Option<T>, Refusal> {
     let in_force = chain.candidates().next();
-    if let Some(rules) = in_force {
+    if let Some(rules) = in_force.filter(|_| !is_checked) {
         // For every handler, and also where the body passes unchanged.
         check_input(&**rules, json)?;
     }
@@ -160,7 +174,7 @@ pub fn without_handler(
     body: &Bytes,
 ) -> Result<TaskPayload, Refusal> {
     match chain.on_failure {
-        OnFailure::Passthrough => Ok(unchanged(body)),
+        OnFailure::Passthrough => Ok(TaskPayload::unchanged(body)),
         OnFailure::Builtin | OnFailure::Closed | OnFailure::Cut => Err(Refusal::PluginFailed),
     }
 }
@@ -182,14 +196,6 @@ pub fn are_events(outs: &[EventEdit], mut given: impl Iterator<Item = Option<boo
             EventEdit::Keep | EventEdit::Drop => true,
         }
     })
-}
-
-pub fn unchanged(body: &Bytes) -> TaskPayload {
-    TaskPayload {
-        body: body.clone(),
-        changed: false,
-        backend_path: None,
-    }
 }
 
 pub fn essence(content_type: &str) -> &str {

@@ -18,7 +18,7 @@ use crate::plugin::json::{Outline, outline};
 use crate::plugin::roles::chain::FallbackChain;
 use crate::plugin::roles::task::body::{
     JsonBody, TaskInput, TaskPayload, apply, are_events, check_input, is_binary, is_json_edit,
-    offer, read, selected_fields, unchanged, view_of, without_handler,
+    offer, read, selected_fields, view_of, without_handler,
 };
 use crate::plugin::roles::traits::{FinishInput, PrepareInput, TaskHandler};
 use crate::plugin::roles::validate_output;
@@ -91,13 +91,16 @@ impl TaskSession {
     pub fn prepare(&mut self, input: TaskInput<'_>) -> Result<TaskPayload, Refusal> {
         let json = read(&input)?;
         let chain = Arc::clone(&self.chain);
-        let prepared = offer(&chain, json.as_ref(), |rules| {
-            match self.prepare_by(rules, &input, json.as_ref()) {
+        let prepared = offer(
+            &chain,
+            json.as_ref(),
+            input.is_checked,
+            |rules| match self.prepare_by(rules, &input, json.as_ref()) {
                 Ok(payload) => Some(Ok((payload, Arc::clone(rules)))),
                 Err(HookError::Refused(refusal)) => Some(Err(refusal)),
                 Err(HookError::Failed) => None,
-            }
-        })?;
+            },
+        )?;
         match prepared {
             Some((payload, rules)) => {
                 self.pin(&rules, input);
@@ -247,7 +250,7 @@ impl TaskSession {
             // What another revision made of it is no more.
             self.state.clear();
             self.metrics.clear();
-            return Ok(unchanged(input.body));
+            return Ok(TaskPayload::unchanged(input.body));
         }
         let outline = |is_needed: bool| {
             let outline = json.filter(|_| is_needed).map(JsonBody::outline);
@@ -363,6 +366,7 @@ impl TaskSession {
                     content_type: &kept.content_type,
                     body: &kept.body,
                     is_read: kept.is_read,
+                    is_checked: false,
                     attributes: kept.attributes.clone(),
                 };
                 let json = read(&input).ok().flatten();

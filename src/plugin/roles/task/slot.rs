@@ -8,15 +8,19 @@ use infergate_core::Refusal;
 use infergate_core::billing::MetricModes;
 use infergate_core::model::{ModelSpec, Payload};
 
+use crate::plugin::json::fast;
 use crate::plugin::json::schema::Schema;
 use crate::plugin::roles::chain::FallbackChain;
-use crate::plugin::roles::task::body::{
-    TaskInput, TaskPayload, offer, read, unchanged, without_handler,
-};
+use crate::plugin::roles::task::body::{TaskInput, TaskPayload, offer, read, without_handler};
 use crate::plugin::roles::task::session::TaskSession;
 use crate::plugin::roles::traits::TaskHandler;
 use crate::plugin::runtime::call::Caller;
 use crate::plugin::spec::OpenaiAnswers;
+
+/// Largest body that is looked at on a worker, bytes. To skip its texts takes a tenth of a millisecond.
+const AT_ONCE_BYTES_MAX: usize = 2 << 20;
+/// Steps of a look on a worker: values and short names, at most half a millisecond of them.
+const AT_ONCE_STEPS_MAX: u64 = 30_000;
 
 /// Task of one model, in one configuration generation.
 #[derive(Clone)]
@@ -74,10 +78,26 @@ impl TaskSlot {
     /// [`Refusal::BadRequest`] is the client's; [`Refusal::PluginFailed`] when no handler is available.
     pub fn check(&self, input: &TaskInput<'_>) -> Result<TaskPayload, Refusal> {
         let json = read(input)?;
-        let passes = offer(&self.chain, json.as_ref(), |_| {
-            Some(Ok(unchanged(input.body)))
+        let passes = offer(&self.chain, json.as_ref(), input.is_checked, |_| {
+            Some(Ok(TaskPayload::unchanged(input.body)))
         })?;
         passes.map_or_else(|| without_handler(&self.chain, input.body), Ok)
+    }
+
+    /// Returns whether the schema in force accepts a JSON body, as far as that is found in no more time than a
+    /// worker has. False where a hook or a second schema is to look at the body.
+    pub fn passes_at_once(&self, body: &[u8]) -> bool {
+        let in_force = self.chain.candidates().next();
+        let Some(rules) = in_force.filter(|rules| rules.is_available()) else {
+            return false;
+        };
+        if rules.description().active.prepare || body.len() > AT_ONCE_BYTES_MAX {
+            return false;
+        }
+        match rules.input_schema() {
+            Some(schema) => !schema.is_heavy() && schema.accepts_within(body, AT_ONCE_STEPS_MAX),
+            None => fast::INDEXABLE.accepts_within(body, AT_ONCE_STEPS_MAX),
+        }
     }
 
     /// True when even a small body takes so long to check that it should leave its worker.

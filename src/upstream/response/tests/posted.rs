@@ -30,6 +30,7 @@ fn with_task(answer: ResponseTransformer, task: Task, input: Value) -> ResponseT
             content_type: "application/json",
             body: &body,
             is_read: false,
+            is_checked: false,
             attributes: Vec::new(),
         })
         .unwrap();
