@@ -203,6 +203,7 @@ fn input<'a>(body: &'a Bytes) -> TaskInput<'a> {
         content_type: "application/json",
         body,
         is_read: true,
+        is_checked: false,
         attributes: vec![("face".into(), "workers-ai".into())],
     }
 }

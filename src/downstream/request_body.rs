@@ -19,6 +19,10 @@ use crate::state::Shared;
 /// Memory for a body that comes in several pieces, at least; from there it doubles.
 const SEVERAL_PIECES_BYTES: u64 = 64 * 1024;
 
+/// A body that announces at most so many bytes gets one place for all of them: it is never moved. Pages that no
+/// byte has come to take no memory, and what has come counts against the budget.
+const WHOLE_PLACE_BYTES_MAX: u64 = 1024 * 1024;
+
 /// A body of known length that has come so far is read to its place from here on.
 const DIRECT_FROM_BYTES: u64 = 2 * 1024;
 
@@ -125,8 +129,8 @@ async fn read_rest(
         }
         let is_last_wait = ctx.deadline <= silent_at;
         let until = shared.clock.instant(ctx.deadline.min(silent_at)).into();
-        let into = body.room(session, share)?;
-        match timeout_at(until, session.read_more(into)).await {
+        let (into, max) = body.room(session, share)?;
+        match timeout_at(until, session.read_more(into, max)).await {
             Ok(Ok(read)) => body.length += read as u64,
             Ok(Err(RequestReadError::Closed)) => return Err(client_left(ctx)),
             Ok(Err(_)) => return Err(Refusal::BadFraming("the body could not be read").into()),
@@ -182,26 +186,37 @@ impl BodyBuffer {
         length <= held || more.into_iter().any(|more| share.grow(more))
     }
 
-    /// Moves all pieces to one place with the memory that is held.
+    /// Moves all pieces to one place with the memory that is held, or with room for the whole body.
     fn gather(&mut self, share: &BodyShare) {
-        let capacity = usize::try_from(share.bytes()).unwrap_or(usize::MAX);
+        let bytes = match self.length_max <= WHOLE_PLACE_BYTES_MAX {
+            true => self.length_max.max(share.bytes()),
+            false => share.bytes(),
+        };
+        let capacity = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.rest.reserve(capacity.saturating_sub(self.rest.len()));
         if let Some(first) = self.first.take() {
             self.rest.extend_from_slice(&first);
         }
     }
 
-    /// Where the next bytes of a body of known length go, past the connection's buffer.
-    fn room(&mut self, session: &Session, share: &mut BodyShare) -> Result<&mut BytesMut, Refusal> {
+    /// Where the next bytes of a body of known length go, past the connection's buffer, and how many of them at
+    /// most.
+    fn room(
+        &mut self,
+        session: &Session,
+        share: &mut BodyShare,
+    ) -> Result<(&mut BytesMut, u64), Refusal> {
         // Bytes that have not come take nothing from others: a client has to begin.
-        let is_direct = session.body_length().is_some() && self.length >= DIRECT_FROM_BYTES;
-        if is_direct && self.rest.len() == self.rest.capacity() {
+        if session.body_length().is_none() || self.length < DIRECT_FROM_BYTES {
+            return Ok((&mut self.rest, 0));
+        }
+        if self.length >= share.bytes() {
             if !self.grow(self.length + 1, share) {
                 return Err(Refusal::BodyBudgetSpent);
             }
             self.gather(share);
         }
-        Ok(&mut self.rest)
+        Ok((&mut self.rest, share.bytes() - self.length))
     }
 
     fn into_whole(self) -> Bytes {

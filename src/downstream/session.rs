@@ -228,14 +228,18 @@ impl Session {
         Ok(self.body.decode(self.connection.received())?)
     }
 
-    /// Reads more of the body: behind `into` where it has room and the length is known, else to be taken.
-    /// Returns the bytes that are in `into`.
+    /// Reads more of the body: up to `max` bytes behind `into` where it has room and the length is known, else to be
+    /// taken. Returns the bytes that are in `into`.
     ///
     /// # Errors
     /// [`RequestReadError::Closed`].
-    pub async fn read_more(&mut self, into: &mut BytesMut) -> Result<usize, RequestReadError> {
+    pub async fn read_more(
+        &mut self,
+        into: &mut BytesMut,
+        max: u64,
+    ) -> Result<usize, RequestReadError> {
         let left = match self.body {
-            BodyDecoder::Length(left) => usize::try_from(left).unwrap_or(usize::MAX),
+            BodyDecoder::Length(left) => usize::try_from(left.min(max)).unwrap_or(usize::MAX),
             _ => 0,
         };
         let is_direct = left > 0 && into.capacity() > into.len();
@@ -284,7 +288,7 @@ impl Session {
             let mut read = 0;
             while let Some(more) = self.discard_received() {
                 read += more;
-                if read > max_bytes || self.read_more(&mut BytesMut::new()).await.is_err() {
+                if read > max_bytes || self.read_more(&mut BytesMut::new(), 0).await.is_err() {
                     return;
                 }
             }

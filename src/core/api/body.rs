@@ -23,6 +23,7 @@ use crate::model::Parameters;
 
 pub(super) use members::check_depth;
 use members::{BodyMember, BodyMembers, bad_request};
+pub use strings::string_end;
 
 /// Longest `x_client_id`, bytes: it is copied into the event.
 const CLIENT_ID_MAX_BYTES: usize = 64;

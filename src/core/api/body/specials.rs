@@ -97,6 +97,14 @@ impl<S: Simd> Specials<S> {
     }
 }
 
+/// Returns the quotes and the backslashes of a block, the first byte in the lowest bit.
+#[inline(always)]
+pub(super) fn quotes_and_backslashes<S: Simd>(vectors: S, block: &[u8; BLOCK_BYTES]) -> (u64, u64) {
+    let bytes = u8x64::from_slice(vectors, block);
+    let of = |byte: u8| bytes.simd_eq(byte).to_bitmask();
+    (of(b'"'), of(b'\\'))
+}
+
 #[inline(always)]
 fn two_blocks(text: &[u8], at: usize) -> Option<(&[u8; BLOCK_BYTES], &[u8; BLOCK_BYTES])> {
     let (first, rest) = text.get(at..)?.split_first_chunk()?;

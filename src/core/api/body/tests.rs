@@ -1,5 +1,7 @@
 //! Bodies as clients send them: members, parameters, refusals.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn chat(body: &str) -> Result<Call, Refusal> {
@@ -256,4 +258,48 @@ fn a_body_that_was_changed_is_read_again_and_keeps_what_was_said_before() {
     assert_eq!(again.max_tokens, Some(5));
     let sent = again.openai_body("b");
     assert_eq!(&sent[..], br#"{"model":"b","n":2,"max_tokens":5}"#);
+}
+
+#[test]
+fn the_end_of_a_string_is_found_from_any_of_its_bytes() {
+    for length in [0, 1, 7, 15, 63, 64, 65, 130, 300] {
+        for escape in ["", "\\\"", "\\\\", "\\n", "\\u00e9", "é", "\\\\\\\""] {
+            let inner = format!(
+                "{}{escape}{}{escape}",
+                "a".repeat(length),
+                "b".repeat(length / 2)
+            );
+            let text = format!("{{\"x\":\"{inner}\",\"y\":\"z\"}}");
+            let begin = 6;
+            let end = begin + inner.len();
+            assert_eq!(string_end(text.as_bytes(), begin), Some(end), "{text}");
+            let later = begin + length;
+            assert_eq!(string_end(text.as_bytes(), later), Some(end), "{text}");
+        }
+    }
+    assert_eq!(string_end(b"\"never ends", 1), None);
+    assert_eq!(string_end(b"\"the last byte\"", 1), Some(14));
+}
+
+proptest! {
+    #[test]
+    fn the_end_of_a_string_is_the_first_quote_that_is_not_escaped(
+        inner in proptest::collection::vec(prop::sample::select(&b"\\\\\"ab"[..]), 0..400),
+        at in 0_usize..80,
+    ) {
+        let mut end = None;
+        let mut is_escaped = false;
+        for (offset, byte) in inner.iter().enumerate().skip(at) {
+            match byte {
+                _ if is_escaped => is_escaped = false,
+                b'\\' => is_escaped = true,
+                b'"' => {
+                    end = Some(offset);
+                    break;
+                }
+                _ => {}
+            }
+        }
+        prop_assert_eq!(string_end(&inner, at), end);
+    }
 }

@@ -6,6 +6,8 @@
 use std::ops::{Range, RangeInclusive};
 use std::sync::LazyLock;
 
+use infergate_core::api::body::string_end;
+
 use super::names::NameStack;
 use super::number::WrittenNumber;
 use super::plan::{Edge, NameHash, Place, ScalarOption, SchemaPlan, ValueKind};
@@ -224,7 +226,7 @@ impl<'a> Pass<'a> {
     #[inline]
     fn string(&mut self, place: &Place) -> Result<u64, Unsure> {
         let start = self.at + 1;
-        let end = string_end(self.text, start).ok_or(Unsure)?;
+        let end = end_of_string(self.text, start).ok_or(Unsure)?;
         self.at = end + 1;
         let failed = place.wrong_kind[ValueKind::String as usize];
         match place.reads_strings {
@@ -364,31 +366,20 @@ fn bytes_of(word: u64, byte: u8) -> u64 {
     zero_where.wrapping_sub(ONES) & !zero_where & (ONES << 7)
 }
 
-/// The quote that ends a text whose first byte is at `at`.
+/// The quote that ends a text whose first byte is at `at`. Most are short and have no escape.
 #[inline]
-fn string_end(text: &[u8], mut at: usize) -> Option<usize> {
-    loop {
-        let quote = quote_from(text, at)?;
-        let escapes = text[..quote]
-            .iter()
-            .rev()
-            .take_while(|byte| **byte == b'\\')
-            .count();
-        if escapes % 2 == 0 {
-            return Some(quote);
-        }
-        at = quote + 1;
-    }
-}
-
-#[inline]
-fn quote_from(text: &[u8], mut at: usize) -> Option<usize> {
+fn end_of_string(text: &[u8], mut at: usize) -> Option<usize> {
     for _ in 0..WORDS_FIRST {
-        let found = bytes_of(word_at(text, at)?, b'"');
+        let word = word_at(text, at)?;
+        let found = bytes_of(word, b'"') | bytes_of(word, b'\\');
         if found != 0 {
-            return Some(at + found.trailing_zeros() as usize / 8);
+            at += found.trailing_zeros() as usize / 8;
+            return match text[at] {
+                b'"' => Some(at),
+                _ => string_end(text, at),
+            };
         }
         at += 8;
     }
-    memchr::memchr(b'"', text.get(at..)?).map(|found| at + found)
+    string_end(text, at)
 }
