@@ -63,7 +63,10 @@ fn is_outdated(edge: &DownstreamServer, session: &Session) -> bool {
     })
 }
 
-// Not an `async fn`: its future would have room for the session twice.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "the future of an `async fn` has room for its arguments twice"
+)]
 fn serve(
     edge: &DownstreamServer,
     mut session: Session,

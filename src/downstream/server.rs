@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::Refusal;
-use infergate_core::api::{ApiDialect, Operation};
+use infergate_core::api::Operation;
 use tokio::time::timeout;
 
 use super::session::{RequestReadError, Session};
@@ -90,19 +90,18 @@ impl DownstreamServer {
     async fn serve(&self, session: &mut Session, is_last: bool) -> bool {
         let in_flight = self.shared.drain.enter();
         let mut page = PageOrigin::None;
-        let (dialect, refusal) = match self.read_head(session).await {
+        let refused = match self.read_head(session).await {
             Ok(snapshot) => {
                 page = snapshot.cors.page_of(session.fields());
                 let refused = session.check_framing().err();
-                let refused = refused.or_else(|| preflight::refuse(session, &page));
-                (request_head::dialect_of(session.request_head()), refused)
+                refused.or_else(|| preflight::refuse(session, &page))
             }
             Err(None) => return false,
-            Err(Some(refusal)) => (ApiDialect::OpenAi, Some(refusal)),
+            Err(Some(refusal)) => Some(refusal),
         };
-        if let Some(refusal) = refusal {
+        if let Some(refusal) = refused {
             // Boxed: no request that is served has room for it.
-            Box::pin(self.refuse_unread(session, dialect, &refusal, &page)).await;
+            Box::pin(self.refuse_unread(session, &refusal, &page)).await;
             return false;
         }
         if is_last || self.shared.drain.is_draining() {
@@ -162,13 +161,9 @@ impl DownstreamServer {
     }
 
     /// Answers what is no acceptable request.
-    async fn refuse_unread(
-        &self,
-        session: &mut Session,
-        dialect: ApiDialect,
-        refusal: &Refusal,
-        page: &PageOrigin,
-    ) {
+    async fn refuse_unread(&self, session: &mut Session, refusal: &Refusal, page: &PageOrigin) {
+        // Where no head was read there is no path, and the answer has the usual form.
+        let dialect = request_head::dialect_of(session.request_head());
         let metrics = &self.shared.metrics;
         metrics.record_refused_connection(refusal.row().reason);
         session.close_after();

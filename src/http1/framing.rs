@@ -3,7 +3,7 @@
 //! Stricter towards clients than the grammar: a gateway that reads a request differently than the server
 //! behind it can be used to smuggle one. Sources: RFC 9112 sections 3.2, 6 and 9.3, RFC 9110 section 7.2.
 
-use memchr::{memchr, memchr_iter};
+use memchr::memchr;
 
 use super::body::BodyDecoder;
 use super::fields::Fields;
@@ -17,8 +17,7 @@ pub type FramingFault = &'static str;
 /// # Errors
 /// Two readers could understand the head differently; the sentence says where.
 pub fn of_request(head: &ParsedRequest) -> Result<BodyDecoder, FramingFault> {
-    let text = head.text();
-    if memchr_iter(b'\n', text).any(|at| at == 0 || text[at - 1] != b'\r') {
+    if has_bare_line_feed(head.text()) {
         return Err("a header line ends in a bare line feed");
     }
     let target = head.target();
@@ -28,6 +27,16 @@ pub fn of_request(head: &ParsedRequest) -> Result<BodyDecoder, FramingFault> {
     }
     check_host(head, target)?;
     request_body(&head.fields, head.version)
+}
+
+/// Returns whether a line feed stands behind anything but a carriage return. Without an early end, which the compiler
+/// turns into vectors: a head has a dozen line feeds.
+fn has_bare_line_feed(text: &[u8]) -> bool {
+    let pairs = text.iter().zip(text.iter().skip(1));
+    let is_bare = pairs.fold(false, |found, (before, byte)| {
+        found | ((*byte == b'\n') & (*before != b'\r'))
+    });
+    is_bare || text.first() == Some(&b'\n')
 }
 
 fn check_host(head: &ParsedRequest, target: &str) -> Result<(), FramingFault> {

@@ -89,7 +89,7 @@ impl Clock {
 
     /// Milliseconds since the start, as of the last reading in the present poll of a request's task. Steps of one
     /// poll lie microseconds apart, and a reading costs as much as a step. Work that takes longer reads the clock
-    /// itself, or is [`off_the_worker`](super::off_the_worker).
+    /// itself, or is `off_the_worker`.
     pub fn recent(self) -> Millis {
         Millis(self.recent_elapsed().as_millis() as u64)
     }

@@ -244,6 +244,8 @@ impl EventSink {
         }
     }
 
+    // Inlined, so that the event is moved to its place and not from call to call.
+    #[inline]
     fn push(&self, event: InferenceEvent, stored: Option<oneshot::Sender<StoreResult>>) {
         let shared = &*self.shared;
         if !shared.enabled.load(Ordering::Acquire) {

@@ -249,7 +249,8 @@ impl UpstreamConnection {
                 read.map_err(as_reset)
             }
         };
-        if read.is_pending() {
+        // Between two parts of a body: the first bytes of an answer find the buffer that is here.
+        if read.is_pending() && !self.body.is_done() {
             spare::give_back(received);
         }
         let read = ready!(read)?;

@@ -1,7 +1,9 @@
 //! Sizes and counts a client cannot exceed, and what fits within them arrives whole.
 
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::support::{
     A_WHILE, LIMIT, Node, ScriptedServer, SimulatedServer, TestClient, accounts, chat, eventually,

@@ -4,6 +4,7 @@
 //! wherever JSON is written member by member: errors, translated bodies, event lines.
 
 /// Appends `text` as a JSON string, quotes included.
+#[inline]
 pub fn push_text(out: &mut Vec<u8>, text: &str) {
     if has_escapes(text.as_bytes()) {
         // Writing to memory does not fail.
@@ -17,6 +18,7 @@ pub fn push_text(out: &mut Vec<u8>, text: &str) {
 }
 
 /// Returns whether JSON escapes a byte of the text: a control character, a quote or a backslash.
+#[inline]
 fn has_escapes(text: &[u8]) -> bool {
     let is_escaped = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
     // Two words that overlap cover what is no multiple of a word.
@@ -37,6 +39,7 @@ fn has_escapes(text: &[u8]) -> bool {
 
 /// Returns a word that is not zero where one of eight bytes is escaped
 /// (<https://graphics.stanford.edu/~seander/bithacks.html#HasLessInWord>).
+#[inline]
 fn escapes_of(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 0xff;
     const HIGH: u64 = ONES * 0x80;

@@ -88,7 +88,7 @@ impl<D: Downstream> Relay<'_, D> {
                 name => own.iter().any(|(own, _)| own.as_bytes() == name),
             };
             if !is_replaced {
-                head.append(name, value);
+                head.pass(name, value);
             }
         }
         head.append("content-type", content_type);

@@ -55,6 +55,7 @@ impl EventQueue {
         }
     }
 
+    #[inline]
     pub fn push(
         &self,
         event: InferenceEvent,

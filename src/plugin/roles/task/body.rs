@@ -28,7 +28,7 @@ pub struct TaskInput<'a> {
     pub body: &'a Bytes,
     /// The gateway has read the body as JSON: its grammar needs no second check.
     pub is_read: bool,
-    /// The schema in force accepts the body ([`TaskSlot::passes_at_once`](super::slot::TaskSlot::passes_at_once)).
+    /// The schema in force accepts the body (`TaskSlot::passes_at_once`).
     pub is_checked: bool,
     /// Facts the gateway vouches for: `face`, `stream`, `lora`.
     pub attributes: Vec<(String, String)>,
