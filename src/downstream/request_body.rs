@@ -23,6 +23,10 @@ const SEVERAL_PIECES_BYTES: u64 = 64 * 1024;
 /// byte has come to take no memory, and what has come counts against the budget.
 const WHOLE_PLACE_BYTES_MAX: u64 = 1024 * 1024;
 
+/// Room that is taken for such a body at least, where the budget has little left: a read of single bytes would cost a
+/// system call each.
+const STEP_BYTES_MIN: u64 = 4 * 1024;
+
 /// A body of known length that has come so far is read to its place from here on.
 const DIRECT_FROM_BYTES: u64 = 2 * 1024;
 
@@ -211,7 +215,9 @@ impl BodyBuffer {
             return Ok((&mut self.rest, 0));
         }
         if self.length >= share.bytes() {
-            if !self.grow(self.length + 1, share) {
+            // Not beyond its end, which has not come.
+            let next = (self.length + STEP_BYTES_MIN).min(self.length_max);
+            if !self.grow(next, share) {
                 return Err(Refusal::BodyBudgetSpent);
             }
             self.gather(share);

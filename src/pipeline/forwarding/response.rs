@@ -218,27 +218,32 @@ impl ForwardedResponse {
         let from = self.response.head();
         let mut head = ResponseHead::new(from.status.as_u16());
         let named = ConnectionNamed::of(&from.fields);
+        let rate = ctx.rate_lines();
+        let id_headers = [
+            Some("x-request-id"),
+            ctx.dialect().rules().request_id_header(),
+        ];
+        let is_own = |name: &str| {
+            name == "content-length"
+                || id_headers.contains(&Some(name))
+                || rate.iter().any(|(own, _)| own == name)
+        };
         for (name, value) in from.fields.iter() {
             if header_filter::passes_from_node(name)
                 && !named.contains(name.as_bytes())
-                && name != "content-length"
+                && !is_own(name)
             {
-                head.append(name, value);
+                head.pass(name.as_bytes(), value);
             }
         }
         if let Some(length) = self.response.announced_length() {
             head.set_length(length);
         }
         head.extend(ctx.page_origin.lines());
-        for name in ["x-request-id"]
-            .into_iter()
-            .chain(ctx.dialect().rules().request_id_header())
-        {
-            head.set(name, ctx.request_id().as_bytes());
+        for name in id_headers.into_iter().flatten() {
+            head.append(name, ctx.request_id().as_bytes());
         }
-        for (name, value) in ctx.rate_lines().iter() {
-            head.set(name, value);
-        }
+        head.extend(rate.iter());
         head
     }
 }
