@@ -26,6 +26,7 @@ use crate::state::{ConfigSnapshot, Shared};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::metrics::ReloadResult;
+use crate::upstream::request_ranking;
 
 /// Pause after a discovery report, so that several reports at once make one new snapshot.
 const FOUND_SETTLES: Duration = Duration::from_millis(100);
@@ -172,6 +173,7 @@ impl Reloader {
     fn swap_snapshot(&self, next: ConfigSnapshot) {
         let next = Arc::new(next);
         let former = self.shared.snapshot.swap(Arc::clone(&next));
+        request_ranking();
         self.shared.swapped.send_replace(());
         discovered::log_changes(&former, &next);
     }

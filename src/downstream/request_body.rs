@@ -115,13 +115,8 @@ async fn read_rest(
     // that lets them drip would hold the request for as long as it likes.
     let mut silent_at = shared.clock.now() + idle;
     loop {
-        let is_first = body.length == 0;
-        let now = if is_first {
-            ctx.arrival
-        } else {
-            shared.clock.now()
-        };
         if body.length > counted {
+            let now = shared.clock.now();
             if !pace.record(body.length - counted, now) {
                 return Err(Refusal::RequestTimeout.into());
             }
@@ -203,8 +198,8 @@ impl BodyBuffer {
         }
     }
 
-    /// Where the next bytes of a body of known length go, past the connection's buffer, and how many of them at
-    /// most.
+    /// Returns the place of the next bytes of a body of known length, past the connection's buffer, and the most that
+    /// may be read there.
     fn room(
         &mut self,
         session: &Session,

@@ -1,4 +1,4 @@
-//! Where a body is checked or translated: on its worker, or off it in one of a few slots.
+//! Place of the check and the translation of a body: its worker, or one of a few slots off the workers.
 //!
 //! Not the check, which the model's task makes, nor the translation, which is the dialect's.
 

@@ -39,7 +39,7 @@ pub use health::{PROBE_TICK, probe_round};
 pub use model::{ModelRuntime, ModelRuntimes};
 pub use ranking::{
     PromptFingerprint, RANKING_TICK, RankingClass, RankingDemand, RankingRequest, RankingResult,
-    SITES_TICK, SiteRanking, ranking_requested,
+    SITES_TICK, SiteRanking, ranking_requested, request_ranking,
 };
 pub use response::{PushOutput, ReportedMetrics, ResponseError, ResponseTransformer};
 pub use target::{Target, saturated, set_node_keepalive};

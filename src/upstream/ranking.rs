@@ -33,8 +33,7 @@ mod sites;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 
-use demand::request_ranking;
-pub use demand::{RankingDemand, ranking_requested};
+pub use demand::{RankingDemand, ranking_requested, request_ranking};
 use sites::SiteTable;
 pub use sites::{Site, SiteRanking};
 

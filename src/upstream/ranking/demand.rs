@@ -8,8 +8,9 @@ use tokio::sync::Notify;
 /// round costs the others a look at their classes.
 static RANKING_REQUESTED: Notify = Notify::const_new();
 
-/// Requests a round of rankings.
-pub(super) fn request_ranking() {
+/// Requests a round of rankings: by a request that asks for one, and once a new configuration is in force, whose
+/// tables are empty.
+pub fn request_ranking() {
     RANKING_REQUESTED.notify_one();
 }
 
