@@ -7,6 +7,7 @@ mod backend;
 mod catalog;
 mod credentials;
 mod discovery;
+mod jobs;
 mod parameters;
 mod spec;
 mod tariff;
@@ -19,6 +20,7 @@ pub use discovery::{
     ConsulSpec, DiscoveredEndpoint, DiscoveredEndpoints, DiscoverySource, DiscoverySpec,
     ENDPOINTS_MAX, KubernetesSpec, SlicePort, same_server,
 };
+pub use jobs::{FairBy, FlowMode, JobSpec, WhenQuotaUsed, WhenSetupFailed};
 pub use parameters::{Parameters, RESERVED};
 pub use spec::{
     Algorithm, CaFile, EndpointSpec, ModelInAnswers, ModelSpec, PermitScope, QueueSpec, Secret,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::backend::BackendName;
 use super::credentials::{AuthForm, HealthCheckSpec};
 use super::discovery::DiscoverySpec;
+use super::jobs::JobSpec;
 use super::parameters::Parameters;
 use super::tariff::{MetricMode, ModelPlugins, Tariff, Trust};
 use crate::{AccountId, ModelId};
@@ -401,6 +402,9 @@ pub struct ModelSpec {
     /// Waits for this model as if it had no fallbacks; they are for failures only.
     #[serde(default)]
     pub pin_primary: bool,
+    /// Durable jobs of the model, where the configuration has `jobs`.
+    #[serde(default)]
+    pub jobs: JobSpec,
 }
 
 /// Name of the model in responses.
@@ -439,6 +443,7 @@ impl ModelSpec {
             metrics: BTreeMap::new(),
             fallbacks: Vec::new(),
             pin_primary: false,
+            jobs: JobSpec::default(),
         }
     }
 
