@@ -14,6 +14,7 @@ pub mod api;
 pub mod billing;
 pub mod deadline;
 pub mod id;
+pub mod job;
 pub mod model;
 pub mod refusal;
 pub mod routing;

@@ -1,0 +1,283 @@
+//! Order in which the queued jobs of one deployable are taken: four classes, and within a class fair flows.
+//!
+//! Not the jobs themselves: a flow holds ids. Start-time fair queueing over permit time
+//! (<https://dl.acm.org/doi/10.1145/248156.248171>): a flow's virtual time grows by what its jobs are expected to
+//! cost, over its weight, and is corrected at their end. O(log n) a call.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use super::id::JobId;
+use crate::Millis;
+
+/// Takes of a worker after which `normal` comes first once.
+const NORMAL_EVERY: u32 = 8;
+/// Takes of a worker after which `batch` comes first once.
+const BATCH_EVERY: u32 = 32;
+/// Idle flows beyond the active ones that are remembered before those without debt are dropped.
+const IDLE_FLOWS_SLACK: usize = 64;
+/// Largest lead of a flow with preferred weights before the least served flow is next.
+pub const AFFINITY_LAG: Millis = Millis::from_secs(30);
+/// Takes in a row that a preference may decide.
+pub const AFFINITY_STREAK_MAX: u32 = 8;
+
+/// Class of a job in its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobClass {
+    /// Released jobs, which had their turn before.
+    Again,
+    /// A client waits for the result.
+    Interactive,
+    /// All others.
+    Normal,
+    /// Work without hurry.
+    Batch,
+}
+
+impl JobClass {
+    /// Every class, in the usual order.
+    pub const ALL: [JobClass; 4] = [
+        JobClass::Again,
+        JobClass::Interactive,
+        JobClass::Normal,
+        JobClass::Batch,
+    ];
+
+    /// Returns the name in metrics and events.
+    pub const fn name(self) -> &'static str {
+        match self {
+            JobClass::Again => "again",
+            JobClass::Interactive => "interactive",
+            JobClass::Normal => "normal",
+            JobClass::Batch => "batch",
+        }
+    }
+
+    /// Returns the order of classes for a worker's take number `turn`. Each class is first in at least one of 32.
+    pub fn order(turn: u32) -> [JobClass; 4] {
+        use JobClass::{Again, Batch, Interactive, Normal};
+        match turn {
+            _ if turn.is_multiple_of(BATCH_EVERY) => [Batch, Again, Interactive, Normal],
+            _ if turn.is_multiple_of(NORMAL_EVERY) => [Normal, Again, Interactive, Batch],
+            _ => [Again, Interactive, Normal, Batch],
+        }
+    }
+}
+
+/// Cost of a job to its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowCost {
+    /// Expected permit time, milliseconds; 1 per job where jobs are counted.
+    pub expected_ms: u64,
+    /// Share of the flow relative to others; 0 counts as 1.
+    pub weight: u32,
+}
+
+impl FlowCost {
+    /// Returns the step of virtual time, microseconds over weight; at least 1, so that every take moves a flow on.
+    fn step(self) -> u64 {
+        let micros = self.expected_ms.saturating_mul(1000);
+        (micros / u64::from(self.weight.max(1))).max(1)
+    }
+}
+
+/// A flow: the jobs of one account, or of one shard or model.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Virtual time, microseconds over weight.
+    time: u64,
+    /// Jobs by their place in arrival.
+    jobs: BTreeMap<u64, JobId>,
+}
+
+/// Queue of one class: its flows in the order of their virtual time.
+#[derive(Debug, Default)]
+struct ClassQueue {
+    flows: HashMap<Arc<str>, Flow>,
+    /// Flows with jobs.
+    active: BTreeSet<(u64, Arc<str>)>,
+    /// Virtual time of the flow served last.
+    now: u64,
+    /// Jobs of all flows.
+    len: usize,
+}
+
+impl ClassQueue {
+    fn least(&self) -> u64 {
+        self.active.first().map_or(self.now, |(time, _)| *time)
+    }
+
+    fn push(&mut self, flow: &Arc<str>, place: u64, job: JobId, cost: FlowCost) {
+        let entry_time = self.least().saturating_add(cost.step());
+        let entry = self.flows.entry(Arc::clone(flow)).or_default();
+        if entry.jobs.is_empty() {
+            // One quantum behind: a tenant with one job at a time has one turn a round and no more.
+            entry.time = entry.time.max(entry_time);
+            self.active.insert((entry.time, Arc::clone(flow)));
+        }
+        entry.jobs.insert(place, job);
+        self.len += 1;
+        self.forget_idle();
+    }
+
+    /// Drops idle flows that would come back as new ones do.
+    fn forget_idle(&mut self) {
+        if self.flows.len() <= 2 * self.active.len() + IDLE_FLOWS_SLACK {
+            return;
+        }
+        let least = self.least();
+        self.flows
+            .retain(|_, flow| !flow.jobs.is_empty() || flow.time > least);
+    }
+
+    fn pop(
+        &mut self,
+        cost: impl Fn(&JobId) -> FlowCost,
+        preferred: Option<&str>,
+    ) -> Option<(Arc<str>, JobId)> {
+        let (least, first) = self.active.first()?;
+        let lag = least.saturating_add(AFFINITY_LAG.0 * 1000);
+        let preferred = preferred.and_then(|name| self.flows.get_key_value(name));
+        let preferred = preferred.filter(|(_, flow)| !flow.jobs.is_empty() && flow.time <= lag);
+        let name = preferred.map_or_else(|| Arc::clone(first), |(name, _)| Arc::clone(name));
+        let flow = self.flows.get_mut(&name)?;
+        let (_, job) = flow.jobs.pop_first()?;
+        self.len -= 1;
+        self.active.remove(&(flow.time, Arc::clone(&name)));
+        self.now = self.now.max(flow.time);
+        flow.time = flow.time.saturating_add(cost(&job).step());
+        if !flow.jobs.is_empty() {
+            self.active.insert((flow.time, Arc::clone(&name)));
+        }
+        Some((name, job))
+    }
+
+    fn remove(&mut self, name: &str, place: u64) -> bool {
+        let Some(flow) = self.flows.get_mut(name) else {
+            return false;
+        };
+        let is_found = flow.jobs.remove(&place).is_some();
+        if is_found {
+            self.len -= 1;
+            if flow.jobs.is_empty() {
+                self.active.remove(&(flow.time, name.into()));
+            }
+        }
+        is_found
+    }
+
+    /// Moves a flow by the difference between the actual and the expected cost of one of its jobs.
+    fn correct(&mut self, name: &str, expected: FlowCost, actual: FlowCost) {
+        let Some(flow) = self.flows.get_mut(name) else {
+            return;
+        };
+        let was = flow.time;
+        let used = was.saturating_sub(expected.step());
+        flow.time = used.saturating_add(actual.step());
+        let mut place = (was, Arc::from(name));
+        if self.active.remove(&place) {
+            place.0 = flow.time;
+            self.active.insert(place);
+        }
+    }
+}
+
+/// Place of a queued job, by which it is removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueuePlace {
+    /// Class it is queued in.
+    pub class: JobClass,
+    /// Place in its flow; unique in the schedule.
+    pub place: u64,
+}
+
+/// Queued jobs of one deployable.
+#[derive(Debug, Default)]
+pub struct Schedule {
+    classes: [ClassQueue; 4],
+    /// Next place in arrival.
+    next_place: u64,
+}
+
+impl Schedule {
+    /// Queues a job at the end of its flow.
+    pub fn push(
+        &mut self,
+        class: JobClass,
+        flow: &Arc<str>,
+        job: JobId,
+        cost: FlowCost,
+    ) -> QueuePlace {
+        let place = self.next_place;
+        self.next_place += 1;
+        self.classes[class as usize].push(flow, place, job, cost);
+        QueuePlace { class, place }
+    }
+
+    /// Takes the next job: the first class in `order` that has one, and its least served flow, or the preferred one
+    /// while its lead is small. `cost` returns the expected cost of a job.
+    pub fn pop(
+        &mut self,
+        order: [JobClass; 4],
+        preferred: Option<&str>,
+        cost: impl Fn(&JobId) -> FlowCost,
+    ) -> Option<(JobClass, Arc<str>, JobId)> {
+        for class in order {
+            if let Some((flow, job)) = self.classes[class as usize].pop(&cost, preferred) {
+                return Some((class, flow, job));
+            }
+        }
+        None
+    }
+
+    /// Removes a queued job. Returns false when it is not queued there.
+    pub fn remove(&mut self, flow: &str, place: &QueuePlace) -> bool {
+        self.classes[place.class as usize].remove(flow, place.place)
+    }
+
+    /// Corrects the charge of a job that has ended.
+    pub fn correct(&mut self, class: JobClass, flow: &str, expected: FlowCost, actual: FlowCost) {
+        self.classes[class as usize].correct(flow, expected, actual);
+    }
+
+    /// Queued jobs of a class.
+    pub fn len_of(&self, class: JobClass) -> usize {
+        self.classes[class as usize].len
+    }
+
+    /// Queued jobs of a flow, over all classes.
+    pub fn len_of_flow(&self, flow: &str) -> usize {
+        let flows = self
+            .classes
+            .iter()
+            .filter_map(|class| class.flows.get(flow));
+        flows.map(|flow| flow.jobs.len()).sum()
+    }
+
+    /// Queued jobs.
+    pub fn len(&self) -> usize {
+        self.classes.iter().map(|class| class.len).sum()
+    }
+
+    /// Returns whether no job is queued.
+    pub fn is_empty(&self) -> bool {
+        self.classes.iter().all(|class| class.len == 0)
+    }
+
+    /// Asserts that counts, flows and their order agree: for tests.
+    pub fn check(&self) {
+        for class in &self.classes {
+            let jobs: usize = class.flows.values().map(|flow| flow.jobs.len()).sum();
+            assert_eq!(jobs, class.len, "the queued jobs of a class are counted");
+            let active = class.flows.iter().filter(|(_, flow)| !flow.jobs.is_empty());
+            let active: BTreeSet<_> = active
+                .map(|(name, flow)| (flow.time, Arc::clone(name)))
+                .collect();
+            assert_eq!(active, class.active, "flows with jobs are in order");
+        }
+    }
+}

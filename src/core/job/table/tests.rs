@@ -1,0 +1,408 @@
+//! Examples of the table, and random sequences of verbs against its invariants.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::Millis;
+use crate::job::deadline::JobLimits;
+use crate::job::record::JobDefinition;
+use crate::job::retry::ReleaseCause;
+use crate::job::states::{CanceledBy, JobKind, WriteResult};
+use crate::model::FlowMode;
+
+const LIMITS: QueueLimits = QueueLimits {
+    queue_max: 100,
+    queue_max_per_account: 50,
+    bytes_max: 1_000_000,
+};
+
+fn id(n: u64) -> JobId {
+    JobId::from_random(None, u128::from(n).to_be_bytes())
+}
+
+fn definition(n: u64, account: &str, now: StoreTime) -> JobDefinition {
+    JobDefinition {
+        id: id(n),
+        kind: JobKind::Prediction,
+        deployable: "vp-a".into(),
+        account: account.into(),
+        model: "m".into(),
+        flow: "".into(),
+        class: JobClass::Normal,
+        weight: 1,
+        fair_by: FairBy::Time,
+        created: now,
+        limits: JobLimits {
+            deadline: None,
+            lifetime: now + Millis(100_000),
+            run_timeout_ms: 10_000,
+        },
+        start_until: now + Millis(90_000),
+        attempts_max: 3,
+        cancel_grace_ms: 1000,
+        bytes: 100,
+        has_webhook: false,
+    }
+}
+
+fn new_job(definition: JobDefinition) -> NewJob {
+    NewJob {
+        definition,
+        flows: FlowMode::Account,
+        limits: LIMITS,
+    }
+}
+
+fn submit(table: &mut JobTable, n: u64, account: &str, now: StoreTime) {
+    let job = new_job(definition(n, account, now));
+    assert_eq!(table.submit(job, now), SubmitResult::Created);
+}
+
+fn take(table: &mut JobTable, worker: &WorkerId, count: usize, now: StoreTime) -> Vec<TakenJob> {
+    let request = TakeRequest {
+        deployable: "vp-a".into(),
+        count,
+        turn: 1,
+        preferred_flow: None,
+    };
+    table.take(worker, &request, now)
+}
+
+fn success(taken: &TakenJob) -> RunEnd {
+    RunEnd {
+        id: taken.definition.id,
+        epoch: taken.progress.epoch,
+        state: JobState::Succeeded,
+        reason: None,
+    }
+}
+
+fn ends(table: &mut JobTable) -> Vec<(JobId, JobState, Option<EndReason>)> {
+    let changes = table.take_changes();
+    let ended = changes.into_iter().filter_map(|change| match change {
+        JobChange::Ended(end) => Some((end.definition.id, end.state, end.reason)),
+        JobChange::Progressed(_) => None,
+    });
+    ended.collect()
+}
+
+const T0: StoreTime = StoreTime(1_000_000);
+
+#[test]
+fn a_job_ends_once_and_the_repeat_of_its_end_is_known() {
+    let (mut table, worker) = (JobTable::new(), WorkerId::new("a", 1));
+    submit(&mut table, 1, "acme", T0);
+    let again = new_job(definition(1, "acme", T0));
+    assert_eq!(
+        table.submit(again, T0),
+        SubmitResult::Exists(JobState::Queued)
+    );
+    let taken = take(&mut table, &worker, 4, T0);
+    assert_eq!(taken.len(), 1);
+    assert_eq!(taken[0].time_left, Millis(10_000));
+    let end = success(&taken[0]);
+    assert_eq!(table.finish(&worker, &end, T0), WriteResult::Done);
+    assert_eq!(table.finish(&worker, &end, T0), WriteResult::Already);
+    let other = WorkerId::new("a", 2);
+    assert_eq!(table.finish(&other, &end, T0), WriteResult::Stale);
+    assert_eq!(ends(&mut table), [(id(1), JobState::Succeeded, None)]);
+    assert!(table.is_empty() && table.bytes() == 0);
+    table.check();
+}
+
+#[test]
+fn a_worker_that_lost_its_job_cannot_end_it() {
+    let (mut table, slow) = (JobTable::new(), WorkerId::new("a", 1));
+    submit(&mut table, 1, "acme", T0);
+    let frozen = take(&mut table, &slow, 1, T0).remove(0);
+    let released = table.release_worker(&slow, ReleaseCause::WorkerLost, 10, T0);
+    assert_eq!(released, 1);
+    let other = WorkerId::new("b", 1);
+    let taken = take(&mut table, &other, 1, T0).remove(0);
+    assert_eq!(taken.progress.epoch, 2);
+    assert_eq!(
+        table.finish(&slow, &success(&frozen), T0),
+        WriteResult::Stale
+    );
+    assert_eq!(
+        table.finish(&other, &success(&taken), T0),
+        WriteResult::Done
+    );
+    table.check();
+}
+
+#[test]
+fn a_queued_job_is_canceled_at_once_and_a_running_one_by_its_worker_or_after_the_grace() {
+    let (mut table, worker) = (JobTable::new(), WorkerId::new("a", 1));
+    for n in 1..=3 {
+        submit(&mut table, n, "acme", T0);
+    }
+    let by = CanceledBy::User;
+    assert_eq!(
+        table.cancel(&id(3), by, T0),
+        CancelResult::Ended(JobState::Canceled)
+    );
+    let taken = take(&mut table, &worker, 2, T0);
+    let first = taken[0].definition.id;
+    for _ in 0..2 {
+        let canceled = table.cancel(&first, by, T0);
+        assert_eq!(canceled, CancelResult::Requested(worker.clone()));
+    }
+    let held = HeldJobs {
+        jobs: taken.iter().map(|job| job.definition.id).collect(),
+        oldest_take: None,
+    };
+    assert_eq!(table.heartbeat(&worker, &held, T0).canceled, [first]);
+    assert_eq!(table.expire(10, T0 + Millis(999)), 0);
+    assert_eq!(table.expire(10, T0 + Millis(1000)), 1);
+    let reason = Some(EndReason::CanceledByUser);
+    let expected = [
+        (id(3), JobState::Canceled, reason),
+        (first, JobState::Canceled, reason),
+    ];
+    assert_eq!(ends(&mut table), expected);
+    let late = success(&taken[0]);
+    assert_eq!(table.finish(&worker, &late, T0), WriteResult::Stale);
+    assert_eq!(
+        table.cancel(&first, by, T0),
+        CancelResult::AlreadyEnded(JobState::Canceled)
+    );
+    assert_eq!(table.cancel(&id(9), by, T0), CancelResult::Unknown);
+    table.check();
+}
+
+#[test]
+fn time_ends_jobs_by_the_first_of_their_limits() {
+    let (mut table, worker) = (JobTable::new(), WorkerId::new("a", 1));
+    for n in 1..=4 {
+        let mut job = definition(n, "acme", T0);
+        job.limits.deadline = (n < 3).then_some(T0 + Millis(5000));
+        assert_eq!(table.submit(new_job(job), T0), SubmitResult::Created);
+    }
+    let [first, third] = [take(&mut table, &worker, 1, T0).remove(0), {
+        take(&mut table, &worker, 2, T0).remove(1)
+    }];
+    let release = |taken: &TakenJob| Release {
+        id: taken.definition.id,
+        epoch: taken.progress.epoch,
+        cause: ReleaseCause::Drain,
+        not_before: None,
+    };
+    assert_eq!(
+        table.release(&worker, &release(&first), T0),
+        WriteResult::Done
+    );
+    table.expire(10, T0 + Millis(5000));
+    let canceled = JobState::Canceled;
+    let deadline = Some(EndReason::Deadline);
+    let mut ended = ends(&mut table);
+    ended.sort();
+    assert_eq!(
+        ended,
+        [(id(1), canceled, deadline), (id(2), canceled, deadline)]
+    );
+    table.expire(10, T0 + Millis(10_000));
+    assert_eq!(
+        ends(&mut table),
+        [(
+            third.definition.id,
+            JobState::Failed,
+            Some(EndReason::Timeout)
+        )]
+    );
+    table.expire(10, T0 + Millis(90_000));
+    assert_eq!(
+        ends(&mut table),
+        [(id(4), JobState::Failed, Some(EndReason::NeverStarted))]
+    );
+    table.check();
+}
+
+#[test]
+fn a_job_that_was_never_taken_is_aborted_by_its_deadline_also_where_a_take_meets_it() {
+    let (mut table, worker) = (JobTable::new(), WorkerId::new("a", 1));
+    for n in 1..=2 {
+        let mut job = definition(n, "acme", T0);
+        job.limits.deadline = Some(T0 + Millis(5000));
+        assert_eq!(table.submit(new_job(job), T0), SubmitResult::Created);
+    }
+    assert_eq!(table.next_duty(), Some(T0 + Millis(5000)));
+    assert!(take(&mut table, &worker, 1, T0 + Millis(5000)).is_empty());
+    let aborted = (JobState::Aborted, Some(EndReason::Deadline));
+    let ended = ends(&mut table);
+    assert_eq!(
+        ended,
+        [(id(1), aborted.0, aborted.1), (id(2), aborted.0, aborted.1)]
+    );
+    table.check();
+}
+
+#[test]
+fn refused_jobs_wait_for_their_delay_and_go_first_then() {
+    let (mut table, worker) = (JobTable::new(), WorkerId::new("a", 1));
+    submit(&mut table, 1, "acme", T0);
+    let taken = take(&mut table, &worker, 1, T0).remove(0);
+    let release = Release {
+        id: id(1),
+        epoch: taken.progress.epoch,
+        cause: ReleaseCause::NoServer,
+        not_before: None,
+    };
+    assert_eq!(table.release(&worker, &release, T0), WriteResult::Done);
+    submit(&mut table, 2, "acme", T0);
+    assert_eq!(table.release_due(10, T0 + Millis(999)), 0);
+    table.check();
+    assert_eq!(table.next_duty(), Some(T0 + Millis(1000)));
+    assert_eq!(table.release_due(10, T0 + Millis(1000)), 1);
+    let next = take(&mut table, &worker, 1, T0 + Millis(1000)).remove(0);
+    assert_eq!((next.definition.id, next.progress.epoch), (id(1), 2));
+    assert_eq!(next.progress.attempts.counted, 0);
+    table.check();
+}
+
+#[test]
+fn a_full_queue_refuses_and_stores_nothing() {
+    let mut table = JobTable::new();
+    for n in 0..50 {
+        submit(&mut table, n, "acme", T0);
+    }
+    let refused = table.submit(new_job(definition(50, "acme", T0)), T0);
+    assert!(
+        matches!(refused, SubmitResult::QueueFull { .. }),
+        "{refused:?}"
+    );
+    submit(&mut table, 51, "other", T0);
+    let mut large = definition(52, "other", T0);
+    large.bytes = 1_000_000;
+    assert_eq!(table.submit(new_job(large), T0), SubmitResult::StoreFull);
+    assert_eq!(table.len(), 51);
+    table.check();
+}
+
+#[test]
+fn a_table_made_of_what_was_kept_goes_on_where_it_was() {
+    let (mut table, worker) = (JobTable::new(), WorkerId::new("a", 1));
+    for n in 0..4 {
+        submit(&mut table, n, "acme", T0);
+    }
+    let taken = take(&mut table, &worker, 2, T0);
+    table.cancel(&taken[1].definition.id, CanceledBy::User, T0);
+    let mut restored = JobTable::new();
+    for n in 0..4 {
+        let job = table.job(&id(n)).unwrap();
+        restored.restore((*job.definition).clone(), job.progress.clone(), T0);
+    }
+    restored.check();
+    assert_eq!(restored.workers(), [(worker.clone(), 2)]);
+    assert_eq!(
+        restored.finish(&worker, &success(&taken[0]), T0),
+        WriteResult::Done
+    );
+    assert_eq!(
+        restored.release_worker(&worker, ReleaseCause::WorkerLost, 9, T0),
+        1
+    );
+    // The canceled one ends with its worker.
+    let ended = ends(&mut restored);
+    assert_eq!(
+        ended[1],
+        (
+            taken[1].definition.id,
+            JobState::Canceled,
+            Some(EndReason::CanceledByUser)
+        )
+    );
+    restored.check();
+}
+
+#[test]
+fn a_paused_queue_gives_nothing_and_an_unserved_one_ends() {
+    let (mut table, worker) = (JobTable::new(), WorkerId::new("a", 1));
+    let key = DeployableKey::from("vp-a");
+    for n in 0..3 {
+        submit(&mut table, n, "acme", T0);
+    }
+    table.set_paused(&key, true);
+    assert_eq!(table.ready(&key), 0);
+    assert!(take(&mut table, &worker, 3, T0).is_empty());
+    table.set_paused(&key, false);
+    assert_eq!(take(&mut table, &worker, 1, T0).len(), 1);
+    assert_eq!(table.end_queued(&key, EndReason::ModelRemoved, 10, T0), 2);
+    assert_eq!(table.deployables()[0].running, 1);
+    table.check();
+}
+
+/// Random verbs of several workers. The invariants hold after each, and no job ends twice.
+#[test]
+fn random_verbs_keep_the_invariants_and_end_each_job_once() {
+    for seed in 0..20 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut table = JobTable::new();
+        let workers: Vec<WorkerId> = (0..3).map(|n| WorkerId::new("w", n)).collect();
+        let mut held: Vec<(WorkerId, TakenJob)> = Vec::new();
+        let (mut now, mut next, mut ended) = (T0, 0, std::collections::HashSet::new());
+        for step in 0..3000 {
+            now = now + Millis(random.u64(0..200));
+            match random.u32(0..10) {
+                0..4 => {
+                    let account = ["a", "b", "c"][random.usize(0..3)];
+                    let mut job = definition(next, account, now);
+                    job.limits.deadline = random.bool().then(|| now + Millis(random.u64(0..9000)));
+                    job.class = JobClass::ALL[random.usize(1..4)];
+                    next += 1;
+                    table.submit(new_job(job), now);
+                }
+                4 | 5 => {
+                    let worker = workers[random.usize(0..3)].clone();
+                    let request = TakeRequest {
+                        deployable: "vp-a".into(),
+                        count: random.usize(1..4),
+                        turn: random.u32(..),
+                        preferred_flow: random.bool().then(|| Arc::from("b")),
+                    };
+                    let taken = table.take(&worker, &request, now);
+                    held.extend(taken.into_iter().map(|job| (worker.clone(), job)));
+                }
+                6 | 7 if !held.is_empty() => {
+                    let (worker, job) = held.swap_remove(random.usize(0..held.len()));
+                    table.finish(&worker, &success(&job), now);
+                }
+                8 if !held.is_empty() => {
+                    let (worker, job) = held.swap_remove(random.usize(0..held.len()));
+                    let causes = [
+                        ReleaseCause::NoServer,
+                        ReleaseCause::ServerLost,
+                        ReleaseCause::Drain,
+                    ];
+                    let release = Release {
+                        id: job.definition.id,
+                        epoch: job.progress.epoch,
+                        cause: causes[random.usize(0..3)],
+                        not_before: None,
+                    };
+                    table.release(&worker, &release, now);
+                }
+                _ => {
+                    table.cancel(&id(random.u64(0..next.max(1))), CanceledBy::User, now);
+                    if random.u32(0..8) == 0 {
+                        let worker = &workers[random.usize(0..3)];
+                        table.release_worker(worker, ReleaseCause::WorkerLost, 100, now);
+                    }
+                }
+            }
+            table.expire(random.usize(0..4), now);
+            table.release_due(random.usize(0..4), now);
+            if step % 16 == 0 {
+                table.check();
+            }
+            for (id, ..) in ends(&mut table) {
+                assert!(ended.insert(id), "{id} ends twice");
+            }
+        }
+        // Time ends what is left.
+        table.expire(usize::MAX, now + Millis(1_000_000));
+        ended.extend(ends(&mut table).into_iter().map(|(id, ..)| id));
+        assert!(table.is_empty(), "{} jobs are left", table.len());
+        table.check();
+    }
+}
