@@ -19,6 +19,7 @@ mod config;
 mod downstream;
 mod files;
 mod http1;
+mod jobs;
 mod peer;
 mod pipeline;
 mod plugin;

@@ -47,8 +47,10 @@ impl DownstreamServer {
             found.ok_or(Refusal::NoSuchModel)
         };
         match operation {
-            // Not reached: calls go to the pipeline.
-            RequestedOperation::Call(..) => Err(Refusal::NoSuchRoute),
+            // Not reached: these go to the pipeline and to the durable path.
+            RequestedOperation::Call(..) | RequestedOperation::Replicate(_) => {
+                Err(Refusal::NoSuchRoute)
+            }
             RequestedOperation::Models => {
                 Ok(openai::models(allowed, self.shared.started_unix_secs))
             }

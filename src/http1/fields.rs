@@ -48,7 +48,6 @@ pub struct Fields {
 
 impl Fields {
     /// Fields with these names and values.
-    #[cfg(test)]
     pub fn from_lines(lines: &[(&str, &str)]) -> Fields {
         let mut text = BytesMut::new();
         let mut places = SmallVec::new();

@@ -81,6 +81,8 @@ pub struct RequestBilling {
     usage: Option<BillableUsage>,
     /// The bill has the metrics that are charged: later reports change nothing.
     is_settled: bool,
+    /// Nothing is charged, by the decision of the caller.
+    is_waived: bool,
     bill: Bill,
     charge: Option<Charge>,
     /// Tariff of the node that the client asked, which may be none, where it is another than here.
@@ -248,7 +250,7 @@ impl RequestBilling {
             add_parts_of_input(&mut settled.metrics, is_priced);
         }
         self.bill.settle(&settled);
-        if self.is_due(rules.tariff, input.outcome) {
+        if !self.is_waived && self.is_due(rules.tariff, input.outcome) {
             let metrics = &settled.metrics;
             let priced = (usage, &metrics[..]);
             self.charge = charge(
@@ -291,6 +293,11 @@ impl RequestBilling {
             Some(metric.value as u64)
         };
         Some(of(INPUT_TOKENS)?.saturating_add(of(OUTPUT_TOKENS).unwrap_or(0)))
+    }
+
+    /// Charges nothing, whatever was used.
+    pub fn waive(&mut self) {
+        self.is_waived = true;
     }
 
     /// Returns whether the bill has the metrics that are charged.

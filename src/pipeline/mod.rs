@@ -30,7 +30,6 @@ pub use context::RequestContext;
 pub use downstream::{Downstream, DownstreamClosed, RequestHead, ResponseHead};
 pub use entry::{enter, settle_account};
 pub use error::RequestError;
-#[cfg(test)]
 pub use origin::JobHeader;
 pub use request::InferenceRequest;
 pub use request_head::{AuthenticatedRequest, ForwardArrivalError, RequestedOperation};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use infergate_core::api::catalog::{self, CatalogQuery};
 use infergate_core::api::dialects::route;
+use infergate_core::api::replicate::ReplicateRoute;
 use infergate_core::api::route::{Route, RouteTarget};
 use infergate_core::api::{ApiDialect, Operation};
 use infergate_core::{Millis, Refusal};
@@ -48,6 +49,8 @@ pub enum RequestedOperation {
     Search(CatalogQuery),
     /// The schemas of one of them.
     Schema(String),
+    /// A request of the durable path.
+    Replicate(Box<ReplicateRoute>),
 }
 
 impl AuthenticatedRequest {
@@ -88,6 +91,7 @@ impl AuthenticatedRequest {
             RouteTarget::Schema(query) => {
                 RequestedOperation::Schema(catalog::requested_model(query)?)
             }
+            RouteTarget::Replicate(route) => RequestedOperation::Replicate(route),
             RouteTarget::Refused(refusal) => return Err(refusal),
             RouteTarget::Unknown => return Err(Refusal::NoSuchRoute),
         };

@@ -245,6 +245,29 @@ pub struct InferenceEvent {
     pub plugins: Vec<PluginUse>,
     /// Its distributed trace, where tracing is configured and it has one.
     pub trace_id: Option<TraceId>,
+    /// The durable job that it was a run of.
+    pub job: Option<Box<JobFacts>>,
+}
+
+/// Facts of a durable job in the event of its end. The members of the line have the names of the fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobFacts {
+    /// Id of the job.
+    pub job_id: Arc<str>,
+    /// Kind of the job.
+    pub job_kind: &'static str,
+    /// State in which it ended.
+    pub job_status: &'static str,
+    /// Takes so far; 0 of a job that was never taken.
+    pub epoch: u32,
+    /// Attempts that counted.
+    pub attempts_counted: u32,
+    /// Class of its queue.
+    pub class: &'static str,
+    /// Key of its queue.
+    pub deployable: Arc<str>,
+    /// Moment of the submit, RFC 3339.
+    pub created_at: String,
 }
 
 /// An event for tests: a request that was refused before anything was known about it.
@@ -285,6 +308,7 @@ pub(crate) fn sample_event(request_id: &str) -> InferenceEvent {
         request_source: "rest",
         plugins: Vec::new(),
         trace_id: None,
+        job: None,
     }
 }
 

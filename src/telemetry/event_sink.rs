@@ -15,6 +15,7 @@ use std::time::Duration;
 use std::vec::Drain;
 use std::{fmt, io};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,7 +24,7 @@ use tokio::sync::oneshot;
 use super::clock::{Clock, TimestampFormatter};
 use super::event::InferenceEvent;
 use super::rotating_file::{FileSettings, RotatingFile};
-use queue::{EventQueue, PushResult, QueuedEvent};
+use queue::{EventContent, EventQueue, PushResult, QueuedEvent};
 
 mod queue;
 
@@ -191,14 +192,23 @@ impl EventSink {
 
     /// Hands an event over. Never blocks; makes no system call but the one that wakes a writer at rest.
     pub fn write(&self, event: InferenceEvent) {
-        self.push(event, None);
+        self.push(EventContent::Event(event), None);
     }
 
     /// Hands an event over and says when it is on the disk. Events of one interval share one
     /// fdatasync. A receiver whose sender is gone means [`StoreResult::Lost`].
     pub fn write_durable(&self, event: InferenceEvent) -> oneshot::Receiver<StoreResult> {
+        self.push_durable(EventContent::Event(event))
+    }
+
+    /// The same for a line that was rendered before, newline included.
+    pub fn write_line_durable(&self, line: Bytes) -> oneshot::Receiver<StoreResult> {
+        self.push_durable(EventContent::Line(line))
+    }
+
+    fn push_durable(&self, content: EventContent) -> oneshot::Receiver<StoreResult> {
         let (stored, receiver) = oneshot::channel();
-        self.push(event, Some(stored));
+        self.push(content, Some(stored));
         self.writer.unpark();
         receiver
     }
@@ -246,7 +256,7 @@ impl EventSink {
 
     // Inlined, so that the event is moved to its place and not from call to call.
     #[inline]
-    fn push(&self, event: InferenceEvent, stored: Option<oneshot::Sender<StoreResult>>) {
+    fn push(&self, content: EventContent, stored: Option<oneshot::Sender<StoreResult>>) {
         let shared = &*self.shared;
         if !shared.enabled.load(Ordering::Acquire) {
             answer(stored, StoreResult::NoFile);
@@ -258,7 +268,7 @@ impl EventSink {
             answer(stored, StoreResult::Lost);
             return;
         }
-        match self.queue.push(event, stored) {
+        match self.queue.push(content, stored) {
             PushResult::Queued => {}
             PushResult::QueuedFirst => self.writer.unpark(),
             PushResult::Full(stored) => {
@@ -397,9 +407,14 @@ impl EventWriter {
         let wall = self.clock.wall();
         self.batch.clear();
         let mut count = 0;
-        for QueuedEvent { event, stored } in events {
-            let ago = Duration::from_micros(now_us.saturating_sub(event.ended_us));
-            event.write_line(self.stamp.text(wall - ago), &mut self.batch);
+        for QueuedEvent { content, stored } in events {
+            match content {
+                EventContent::Event(event) => {
+                    let ago = Duration::from_micros(now_us.saturating_sub(event.ended_us));
+                    event.write_line(self.stamp.text(wall - ago), &mut self.batch);
+                }
+                EventContent::Line(line) => self.batch.extend_from_slice(&line),
+            }
             self.waiting.extend(stored);
             count += 1;
             if self.batch.len() >= bytes_max {

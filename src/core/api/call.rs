@@ -21,6 +21,8 @@ pub enum ApiDialect {
     WorkersAi,
     /// `/v1/messages`, and below an account like the OpenAI paths.
     Anthropic,
+    /// `/v1/predictions`, `/v1/trainings` and the catalogue around them.
+    Replicate,
 }
 
 /// Operation that the client requests.

@@ -127,6 +127,11 @@ pub trait Dialect: Sync {
         refusal.row().status
     }
 
+    /// Returns the content type of errors.
+    fn error_content_type(&self) -> &'static str {
+        "application/json"
+    }
+
     /// Returns the body of an error.
     fn error_body(&self, error: &ApiError<'_>) -> Vec<u8>;
 

@@ -7,12 +7,13 @@ use super::anthropic::Anthropic;
 use super::call::ApiDialect;
 use super::dialect::Dialect;
 use super::openai::OpenAi;
+use super::replicate::Replicate;
 use super::route::{RequestPath, Route, RouteTarget};
 use super::workers_ai::WorkersAi;
 
 /// Every dialect, at the index of its [`ApiDialect`]. The last one that claims a path has it, so that a
 /// dialect may have paths below those of an earlier one.
-pub static DIALECTS: [&dyn Dialect; 3] = [&OpenAi, &WorkersAi, &Anthropic];
+pub static DIALECTS: [&dyn Dialect; 4] = [&OpenAi, &WorkersAi, &Anthropic, &Replicate];
 
 impl ApiDialect {
     /// Returns the row of the dialect.

@@ -15,6 +15,7 @@ pub mod origin;
 mod outputs;
 pub mod prompt;
 pub mod render;
+pub mod replicate;
 pub mod route;
 pub mod scan;
 pub mod sse;

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use percent_encoding::percent_decode_str;
 
 use super::call::{ApiDialect, Operation};
+use super::replicate::ReplicateRoute;
 use crate::Refusal;
 
 /// Route of a request.
@@ -34,6 +35,8 @@ pub enum RouteTarget<'a> {
     Search(&'a str),
     /// The schemas of one of its models; the query names it.
     Schema(&'a str),
+    /// A route of the durable path.
+    Replicate(Box<ReplicateRoute>),
     /// A part of the API that this gateway does not serve.
     Refused(Refusal),
     /// No route of this gateway.

@@ -8,10 +8,15 @@
 //! lease, tracker, webhook, receivers, receiver_url, shard, group stand alone
 //! ```
 
+pub mod cancel_after;
 mod deadline;
 mod estimator;
+pub mod forbidden_address;
+pub mod group;
 mod id;
 mod lease;
+pub mod receiver_url;
+pub mod receivers;
 mod record;
 mod retry;
 mod schedule;
@@ -19,6 +24,7 @@ mod shard;
 mod states;
 mod store_time;
 mod table;
+pub mod webhook;
 
 pub use deadline::{DEADLINE_MIN, JobLimits, NextEnd, own_deadline};
 pub use estimator::HoldEstimator;

@@ -22,10 +22,6 @@ const EVENT_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 impl RequestContext {
     /// Ends the request and returns its event, for a caller that owns it; none of other origins, and none
     /// where another node answered.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "jobs are run by a test receiver so far")
-    )]
     pub fn take_event(&mut self) -> Option<InferenceEvent> {
         if self.can.event_owner != EventOwner::Caller {
             return None;
@@ -134,6 +130,7 @@ impl RequestContext {
             },
             plugins: facts.plugins,
             trace_id: facts.trace_id,
+            job: None,
         }
     }
 

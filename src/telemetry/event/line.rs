@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use infergate_core::api::json_text::push_text;
 
-use super::{Comparison, EventFlags, InferenceEvent, PluginIdentity, PluginUse, TokenUsage};
+use super::{
+    Comparison, EventFlags, InferenceEvent, JobFacts, PluginIdentity, PluginUse, TokenUsage,
+};
 
 /// Bytes of a usual line with two plugins: reserved once, so that few lines move the buffer.
 const LINE_BYTES_USUAL: usize = 1400;
@@ -24,6 +26,9 @@ impl InferenceEvent {
         self.write_result(out);
         self.write_usage(out);
         self.write_way(out);
+        if let Some(job) = &self.job {
+            job.write_members(out);
+        }
         out.extend_from_slice(b"}\n");
     }
 
@@ -132,6 +137,37 @@ impl InferenceEvent {
             // Digits alone; memory takes every byte.
             Some(id) => drop(write!(out, "\"{id}\"")),
             None => out.extend_from_slice(b"null"),
+        }
+    }
+}
+
+impl JobFacts {
+    /// Writes the members of a job's event. Names of kinds, states and classes have nothing to escape.
+    fn write_members(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b",\"event_id\":\"");
+        out.extend_from_slice(self.job_id.as_bytes());
+        out.push(b':');
+        write_whole(self.epoch.into(), out);
+        out.extend_from_slice(b"\",\"job_id\":\"");
+        out.extend_from_slice(self.job_id.as_bytes());
+        let names = [
+            ("job_kind", self.job_kind),
+            ("job_status", self.job_status),
+            ("class", self.class),
+            ("deployable", &*self.deployable),
+            ("created_at", &*self.created_at),
+        ];
+        out.push(b'"');
+        for (name, value) in names {
+            write_key(&mut b',', name, out);
+            push_text(out, value);
+        }
+        for (name, count) in [
+            ("epoch", self.epoch),
+            ("attempts_counted", self.attempts_counted),
+        ] {
+            write_key(&mut b',', name, out);
+            write_whole(count.into(), out);
         }
     }
 }

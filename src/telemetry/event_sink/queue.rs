@@ -4,6 +4,7 @@
 //! next. A push wakes the writer only where that rests, so a busy gateway pays no system call for an event. The
 //! bound is the sink's. Called by [`EventSink`](super::EventSink) and its writer.
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -13,9 +14,17 @@ use crate::telemetry::event::InferenceEvent;
 /// Events that room is kept for: an interval of them at 20,000 requests a second, half a megabyte.
 const EVENTS_KEPT: usize = 1024;
 
+/// Event, or its line as it was rendered before.
+pub(super) enum EventContent {
+    /// To be rendered.
+    Event(InferenceEvent),
+    /// Rendered, newline included.
+    Line(Bytes),
+}
+
 /// Event on its way to the file.
 pub(super) struct QueuedEvent {
-    pub event: InferenceEvent,
+    pub content: EventContent,
     /// Completes when the event is on the disk or lost.
     pub stored: Option<oneshot::Sender<StoreResult>>,
 }
@@ -58,7 +67,7 @@ impl EventQueue {
     #[inline]
     pub fn push(
         &self,
-        event: InferenceEvent,
+        content: EventContent,
         stored: Option<oneshot::Sender<StoreResult>>,
     ) -> PushResult {
         let mut state = self.state.lock();
@@ -68,7 +77,7 @@ impl EventQueue {
         if state.events.len() >= self.events_max {
             return PushResult::Full(stored);
         }
-        state.events.push(QueuedEvent { event, stored });
+        state.events.push(QueuedEvent { content, stored });
         match std::mem::replace(&mut state.is_resting, false) {
             true => PushResult::QueuedFirst,
             false => PushResult::Queued,
@@ -106,7 +115,7 @@ mod tests {
     use crate::telemetry::event::sample_event;
 
     fn push(queue: &EventQueue) -> PushResult {
-        queue.push(sample_event("r"), None)
+        queue.push(EventContent::Event(sample_event("r")), None)
     }
 
     #[test]

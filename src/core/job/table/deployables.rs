@@ -98,6 +98,17 @@ impl JobTable {
         found.map_or(0, |deployable| deployable.schedule.len())
     }
 
+    /// Returns every deployable with the jobs that may be taken now, none while it is paused.
+    pub fn ready_counts(&self) -> impl Iterator<Item = (DeployableKey, usize)> {
+        self.deployables.iter().map(|(key, found)| {
+            let count = match found.is_paused {
+                true => 0,
+                false => found.schedule.len(),
+            };
+            (key.clone(), count)
+        })
+    }
+
     /// Pauses or resumes a deployable.
     pub fn set_paused(&mut self, key: &DeployableKey, is_paused: bool) {
         self.deployables.entry(key.clone()).or_default().is_paused = is_paused;

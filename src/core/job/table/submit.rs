@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::JobTable;
 use crate::job::id::JobId;
 use crate::job::record::{JobDefinition, JobProgress, LiveJob};
-use crate::job::shard;
+use crate::job::shard::{self, HandSize};
 use crate::job::states::JobState;
 use crate::job::store_time::StoreTime;
 use crate::model::FlowMode;
@@ -124,7 +124,7 @@ fn flow_of(
         FlowMode::Account => account.as_str().into(),
         FlowMode::Model => model.as_str().into(),
         FlowMode::Shards { shards, hand } => {
-            let hand = shard::hand(deployable, account.as_str(), shards, hand);
+            let hand = shard::deal_hand(deployable, account, HandSize { shards, hand });
             let name = |shard: u16| format!("shard-{shard}");
             let shortest = hand.into_iter().min_by_key(|shard| length(&name(*shard)));
             name(shortest.unwrap_or(0)).into()

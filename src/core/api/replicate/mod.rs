@@ -1,0 +1,21 @@
+//! The Replicate dialect: predictions and trainings that outlive their request, and the catalogue around them.
+//!
+//! Bytes ↔ values only: jobs are kept and run elsewhere. Shapes: <https://replicate.com/docs/reference/http>.
+
+mod descriptor;
+mod error;
+mod preference;
+mod request;
+mod response;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+pub(in crate::api) use descriptor::Replicate;
+pub use preference::{WAIT_MAX_SECS, wait_preference};
+pub use request::{CreateRequest, VersionName, model_path, read_create};
+pub use response::{
+    ModelView, PageView, PredictionUrls, PredictionView, account, hardware, model, models,
+    versions, webhook_secret,
+};
+pub use routes::{JobCollection, ModelPath, ReplicateRoute};

@@ -1,0 +1,160 @@
+//! Paths of the dialect. Models stand in paths as `owner/name`.
+//!
+//! The list of models is the OpenAI dialect's path and not claimed here.
+
+use crate::api::route::{RequestPath, RouteTarget, decoded};
+
+/// Kind of the objects under a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobCollection {
+    /// `/v1/predictions`.
+    Predictions,
+    /// `/v1/trainings`.
+    Trainings,
+}
+
+impl JobCollection {
+    /// Returns the segment of the path.
+    pub const fn segment(self) -> &'static str {
+        match self {
+            JobCollection::Predictions => "predictions",
+            JobCollection::Trainings => "trainings",
+        }
+    }
+}
+
+/// Model or deployment in a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelPath {
+    /// Owner.
+    pub owner: String,
+    /// Name.
+    pub name: String,
+}
+
+impl ModelPath {
+    /// Returns `owner/name`.
+    pub fn full(&self) -> String {
+        format!("{}/{}", self.owner, self.name)
+    }
+}
+
+/// Route of the dialect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplicateRoute {
+    /// Creates a prediction of the version in the body.
+    Create,
+    /// Creates a prediction of a model.
+    CreateOfModel(ModelPath),
+    /// Creates a prediction of a deployment.
+    CreateOfDeployment(ModelPath),
+    /// Creates a training of a model's version.
+    CreateTraining(ModelPath, String),
+    /// Lists jobs; the query.
+    List(JobCollection, String),
+    /// Shows a job.
+    Get(JobCollection, String),
+    /// Cancels a job.
+    Cancel(JobCollection, String),
+    /// Shows a model.
+    Model(ModelPath),
+    /// Lists the versions of a model.
+    Versions(ModelPath),
+    /// Shows a version of a model.
+    Version(ModelPath, String),
+    /// Searches models; the text is the body.
+    Search,
+    /// Lists collections.
+    Collections,
+    /// Lists hardware.
+    Hardware,
+    /// Shows the account.
+    Account,
+    /// Shows the secret that webhooks are signed with.
+    WebhookSecret,
+    /// Follows the output of a job; the id and the query.
+    Stream(String, String),
+}
+
+/// Returns the target of a path of this dialect.
+pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
+    if request.account.is_some() {
+        return None;
+    }
+    let rest = request.path.strip_prefix("/v1/")?;
+    let parts: Vec<&str> = rest.trim_end_matches('/').split('/').collect();
+    let route = find(request.method, &parts, request.query);
+    match route {
+        Some(route) => Some(RouteTarget::Replicate(Box::new(route))),
+        None if is_own(&parts) => Some(RouteTarget::Unknown),
+        None => None,
+    }
+}
+
+/// Returns whether no other dialect has paths like these.
+fn is_own(parts: &[&str]) -> bool {
+    matches!(
+        parts,
+        [
+            "predictions"
+                | "trainings"
+                | "deployments"
+                | "hardware"
+                | "account"
+                | "collections"
+                | "streams",
+            ..
+        ] | ["webhooks", "default", ..]
+            | ["models", _, _, "predictions" | "versions", ..]
+    )
+}
+
+fn owned(part: &str) -> String {
+    decoded(part).into_owned()
+}
+
+fn find(method: &str, parts: &[&str], query: &str) -> Option<ReplicateRoute> {
+    use JobCollection::{Predictions, Trainings};
+    let path = |owner: &str, name: &str| ModelPath {
+        owner: owned(owner),
+        name: owned(name),
+    };
+    let jobs = |segment: &str| match segment {
+        "predictions" => Some(Predictions),
+        "trainings" => Some(Trainings),
+        _ => None,
+    };
+    Some(match (method, parts) {
+        ("POST", ["predictions"]) => ReplicateRoute::Create,
+        ("POST", ["models", owner, name, "predictions"]) => {
+            ReplicateRoute::CreateOfModel(path(owner, name))
+        }
+        ("POST", ["deployments", owner, name, "predictions"]) => {
+            ReplicateRoute::CreateOfDeployment(path(owner, name))
+        }
+        ("POST", ["models", owner, name, "versions", version, "trainings"]) => {
+            ReplicateRoute::CreateTraining(path(owner, name), owned(version))
+        }
+        ("GET", [segment]) if jobs(segment).is_some() => {
+            ReplicateRoute::List(jobs(segment)?, query.to_owned())
+        }
+        ("GET", [segment, id]) if jobs(segment).is_some() => {
+            ReplicateRoute::Get(jobs(segment)?, owned(id))
+        }
+        ("POST", [segment, id, "cancel"]) if jobs(segment).is_some() => {
+            ReplicateRoute::Cancel(jobs(segment)?, owned(id))
+        }
+        ("GET", ["models", owner, name]) => ReplicateRoute::Model(path(owner, name)),
+        ("GET", ["models", owner, name, "versions"]) => ReplicateRoute::Versions(path(owner, name)),
+        ("GET", ["models", owner, name, "versions", version]) => {
+            ReplicateRoute::Version(path(owner, name), owned(version))
+        }
+        ("QUERY", ["models"]) => ReplicateRoute::Search,
+        ("GET", ["collections"]) => ReplicateRoute::Collections,
+        ("GET", ["hardware"]) => ReplicateRoute::Hardware,
+        ("GET", ["account"]) => ReplicateRoute::Account,
+        ("GET", ["webhooks", "default", "secret"]) => ReplicateRoute::WebhookSecret,
+        ("GET", ["streams", id]) => ReplicateRoute::Stream(owned(id), query.to_owned()),
+        _ => return None,
+    })
+}

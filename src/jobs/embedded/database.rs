@@ -1,0 +1,518 @@
+//! Rows of the embedded store in SQLite. The only file with SQL.
+//!
+//! Not the meaning of the queue: rows are written as the table has decided. WAL with `synchronous=FULL`: a committed
+//! transaction is on the disk (<https://www.sqlite.org/pragma.html#pragma_synchronous>).
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use infergate_core::AccountId;
+use infergate_core::job::{
+    DeployableKey, EndReason, JobDefinition, JobId, JobKind, JobOutcome, JobProgress, JobState,
+    JobTable, StoreTime,
+};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params, params_from_iter};
+
+use crate::jobs::store::{
+    EndRecord, IdempotencyKey, JobListing, PendingEvent, PendingWebhook, StoredJob,
+    WebhookSettlement,
+};
+
+/// Version of the tables below.
+const SCHEMA_VERSION: i64 = 1;
+/// Wait for the lock of another connection: readers never hold it for long.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pages of the write-ahead log after which it is copied into the file, 4 KiB each.
+const CHECKPOINT_PAGES: i64 = 2000;
+/// Statements that stay prepared.
+const STATEMENTS_MAX: usize = 64;
+
+const SCHEMA: &str = "
+CREATE TABLE jobs (
+    place INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    account TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    state TEXT NOT NULL,
+    definition TEXT NOT NULL,
+    progress TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    reason TEXT,
+    ended INTEGER,
+    expires INTEGER,
+    result BLOB
+);
+CREATE INDEX jobs_by_account ON jobs (account, kind, place);
+CREATE INDEX jobs_live ON jobs (place) WHERE ended IS NULL;
+CREATE INDEX jobs_by_expiry ON jobs (expires) WHERE expires IS NOT NULL;
+CREATE TABLE events (
+    place INTEGER PRIMARY KEY AUTOINCREMENT,
+    line BLOB NOT NULL
+);
+CREATE TABLE webhooks (
+    place INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    job TEXT NOT NULL,
+    due INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    is_dead INTEGER NOT NULL,
+    last_result TEXT NOT NULL
+);
+CREATE INDEX webhooks_by_job ON webhooks (job) WHERE is_dead = 0;
+CREATE INDEX webhooks_dead ON webhooks (place) WHERE is_dead = 1;
+CREATE TABLE keys (
+    account TEXT NOT NULL,
+    key TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    job TEXT NOT NULL,
+    expires INTEGER NOT NULL,
+    PRIMARY KEY (account, key)
+) WITHOUT ROWID;
+CREATE INDEX keys_by_expiry ON keys (expires);
+CREATE TABLE paused (deployable TEXT PRIMARY KEY) WITHOUT ROWID;
+";
+
+/// Connection to the database.
+pub(super) struct Database {
+    connection: Connection,
+}
+
+/// Purpose of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Writes, and makes the tables where there are none. One connection at a time.
+    Write,
+    /// Reads what is committed.
+    Read,
+}
+
+/// Idempotency key that was used before.
+pub(super) struct UsedKey {
+    pub digest: Vec<u8>,
+    pub job: JobId,
+}
+
+type SqlResult<T> = rusqlite::Result<T>;
+
+impl Database {
+    pub fn open(path: &Path, access: Access) -> SqlResult<Database> {
+        let flags = match access {
+            Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+            Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
+        };
+        let connection =
+            Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        let mut database = Database { connection };
+        if access == Access::Write {
+            database.prepare_file()?;
+        }
+        Ok(database)
+    }
+
+    fn prepare_file(&mut self) -> SqlResult<()> {
+        let set = |name: &str, value: Value| self.connection.pragma_update(None, name, value);
+        // Before anything is written: later it would have no effect.
+        set("auto_vacuum", Value::Text("incremental".to_owned()))?;
+        set("journal_mode", Value::Text("wal".to_owned()))?;
+        set("synchronous", Value::Text("full".to_owned()))?;
+        set("wal_autocheckpoint", Value::Integer(CHECKPOINT_PAGES))?;
+        let version: i64 = self
+            .connection
+            .pragma_query_value(None, "user_version", |row| row.get(0))?;
+        if version == 0 {
+            let transaction = self.connection.transaction()?;
+            transaction.execute_batch(SCHEMA)?;
+            transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+            transaction.commit()?;
+        } else if version != SCHEMA_VERSION {
+            return Err(failure(&format!(
+                "the file has version {version}, this program reads {SCHEMA_VERSION}"
+            )));
+        }
+        Ok(())
+    }
+
+    pub fn begin(&self) -> SqlResult<()> {
+        self.connection
+            .prepare_cached("BEGIN IMMEDIATE")?
+            .execute([])?;
+        Ok(())
+    }
+
+    pub fn commit(&self) -> SqlResult<()> {
+        self.connection.prepare_cached("COMMIT")?.execute([])?;
+        Ok(())
+    }
+
+    pub fn roll_back(&self) {
+        // Nothing is open where the commit itself has rolled back.
+        if !self.connection.is_autocommit() {
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+    }
+
+    /// Reads every job that has not ended, in the order of submits, into a table.
+    pub fn restore_table(&self, now: StoreTime) -> SqlResult<JobTable> {
+        let mut table = JobTable::new();
+        let sql = "SELECT definition, progress FROM jobs WHERE ended IS NULL ORDER BY place";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            table.restore(json_column(row, 0)?, json_column(row, 1)?, now);
+        }
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT deployable FROM paused")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let key: String = row.get(0)?;
+            table.set_paused(&DeployableKey::from(&*key), true);
+        }
+        Ok(table)
+    }
+
+    pub fn insert_job(
+        &self,
+        definition: &JobDefinition,
+        progress: &JobProgress,
+        payload: &[u8],
+    ) -> SqlResult<()> {
+        let sql = "INSERT INTO jobs (id, account, kind, state, definition, progress, payload)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        self.connection.prepare_cached(sql)?.execute(params![
+            definition.id.as_str(),
+            definition.account.as_str(),
+            definition.kind.name(),
+            progress.state().name(),
+            json_text(definition)?,
+            json_text(progress)?,
+            payload,
+        ])?;
+        Ok(())
+    }
+
+    pub fn contains_job(&self, id: &JobId) -> SqlResult<bool> {
+        let sql = "SELECT 1 FROM jobs WHERE id = ?1";
+        self.connection.prepare_cached(sql)?.exists([id.as_str()])
+    }
+
+    pub fn update_progress(&self, id: &JobId, progress: &JobProgress) -> SqlResult<()> {
+        let sql = "UPDATE jobs SET progress = ?2, state = ?3 WHERE id = ?1";
+        self.connection.prepare_cached(sql)?.execute(params![
+            id.as_str(),
+            json_text(progress)?,
+            progress.state().name()
+        ])?;
+        Ok(())
+    }
+
+    /// Writes an end with its result, its event and its webhook.
+    pub fn write_end(
+        &self,
+        outcome: &JobOutcome,
+        record: &EndRecord,
+        expires: StoreTime,
+    ) -> SqlResult<()> {
+        let definition = &*outcome.definition;
+        let sql =
+            "UPDATE jobs SET state = ?2, progress = ?3, reason = ?4, ended = ?5, expires = ?6,
+                   result = ?7 WHERE id = ?1";
+        self.connection.prepare_cached(sql)?.execute(params![
+            definition.id.as_str(),
+            outcome.state.name(),
+            json_text(&outcome.progress)?,
+            outcome.reason.map(EndReason::code),
+            as_sql(outcome.ended),
+            as_sql(expires),
+            &record.result[..],
+        ])?;
+        if !record.event.is_empty() {
+            let sql = "INSERT INTO events (line) VALUES (?1)";
+            self.connection
+                .prepare_cached(sql)?
+                .execute([&record.event[..]])?;
+        }
+        if definition.has_webhook {
+            let sql = "INSERT INTO webhooks (id, job, due, attempts, is_dead, last_result)
+                       VALUES (?1, ?2, ?3, 0, 0, '')";
+            self.connection.prepare_cached(sql)?.execute(params![
+                format!("{}-completed", definition.id),
+                definition.id.as_str(),
+                as_sql(outcome.ended),
+            ])?;
+        }
+        Ok(())
+    }
+
+    pub fn payload(&self, id: &JobId) -> SqlResult<Bytes> {
+        let sql = "SELECT payload FROM jobs WHERE id = ?1";
+        let payload: Option<Vec<u8>> = self
+            .connection
+            .prepare_cached(sql)?
+            .query_row([id.as_str()], |row| row.get(0))
+            .optional()?;
+        Ok(payload.unwrap_or_default().into())
+    }
+
+    pub fn job(&self, id: &JobId) -> SqlResult<Option<StoredJob>> {
+        let sql = "SELECT place, definition, progress, state, reason, ended, payload, result
+                   FROM jobs WHERE id = ?1";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        statement.query_row([id.as_str()], read_job).optional()
+    }
+
+    pub fn list(&self, listing: &JobListing) -> SqlResult<Vec<StoredJob>> {
+        let mut sql = String::from(
+            "SELECT place, definition, progress, state, reason, ended, payload, result
+             FROM jobs WHERE place < ?1",
+        );
+        let mut values = vec![Value::Integer(listing.before.unwrap_or(i64::MAX))];
+        let account = listing.account.as_ref().map(AccountId::as_str);
+        let kind = listing.kind.map(JobKind::name);
+        let state = listing.state.map(JobState::name);
+        for (column, text) in [("account", account), ("kind", kind), ("state", state)] {
+            if let Some(text) = text {
+                values.push(Value::Text(text.to_owned()));
+                sql.push_str(&format!(" AND {column} = ?{}", values.len()));
+            }
+        }
+        values.push(Value::Integer(
+            i64::try_from(listing.limit).unwrap_or(i64::MAX),
+        ));
+        sql.push_str(&format!(" ORDER BY place DESC LIMIT ?{}", values.len()));
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let rows = statement.query_map(params_from_iter(values), read_job)?;
+        rows.collect()
+    }
+
+    /// Returns how an idempotency key was used before `now` was its end.
+    pub fn used_key(&self, account: &str, key: &str, now: StoreTime) -> SqlResult<Option<UsedKey>> {
+        let sql = "SELECT digest, job FROM keys WHERE account = ?1 AND key = ?2 AND expires > ?3";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let read = |row: &Row<'_>| {
+            let digest = row.get(0)?;
+            Ok(UsedKey {
+                digest,
+                job: parsed(row, 1)?,
+            })
+        };
+        statement
+            .query_row(params![account, key, as_sql(now)], read)
+            .optional()
+    }
+
+    pub fn insert_key(
+        &self,
+        account: &str,
+        key: &IdempotencyKey,
+        job: &JobId,
+        expires: StoreTime,
+    ) -> SqlResult<()> {
+        let sql = "INSERT OR REPLACE INTO keys (account, key, digest, job, expires)
+                   VALUES (?1, ?2, ?3, ?4, ?5)";
+        self.connection.prepare_cached(sql)?.execute(params![
+            account,
+            &*key.key,
+            &key.digest[..],
+            job.as_str(),
+            as_sql(expires)
+        ])?;
+        Ok(())
+    }
+
+    pub fn set_paused(&self, key: &DeployableKey, is_paused: bool) -> SqlResult<()> {
+        let sql = match is_paused {
+            true => "INSERT OR REPLACE INTO paused (deployable) VALUES (?1)",
+            false => "DELETE FROM paused WHERE deployable = ?1",
+        };
+        self.connection
+            .prepare_cached(sql)?
+            .execute([key.as_str()])?;
+        Ok(())
+    }
+
+    pub fn pending_events(&self, limit: usize) -> SqlResult<Vec<PendingEvent>> {
+        let sql = "SELECT place, line FROM events ORDER BY place LIMIT ?1";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let read = |row: &Row<'_>| {
+            let line: Vec<u8> = row.get(1)?;
+            Ok(PendingEvent {
+                place: row.get(0)?,
+                line: line.into(),
+            })
+        };
+        statement
+            .query_map([i64::try_from(limit).unwrap_or(i64::MAX)], read)?
+            .collect()
+    }
+
+    pub fn delete_events(&self, places: &[i64]) -> SqlResult<()> {
+        let mut statement = self
+            .connection
+            .prepare_cached("DELETE FROM events WHERE place = ?1")?;
+        for place in places {
+            statement.execute([place])?;
+        }
+        Ok(())
+    }
+
+    /// Returns live deliveries after `place`, with the place of the last one.
+    pub fn webhooks_after(
+        &self,
+        place: i64,
+        limit: usize,
+    ) -> SqlResult<Vec<(i64, PendingWebhook)>> {
+        let sql = "SELECT place, id, job, due, attempts, is_dead, last_result FROM webhooks
+                   WHERE place > ?1 AND is_dead = 0 ORDER BY place LIMIT ?2";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        statement
+            .query_map(params![place, limit], read_webhook)?
+            .collect()
+    }
+
+    pub fn webhooks(&self, is_dead: bool, limit: usize) -> SqlResult<Vec<PendingWebhook>> {
+        let sql = "SELECT place, id, job, due, attempts, is_dead, last_result FROM webhooks
+                   WHERE is_dead = ?1 ORDER BY place DESC LIMIT ?2";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = statement.query_map(params![is_dead, limit], read_webhook)?;
+        rows.map(|row| row.map(|(_, webhook)| webhook)).collect()
+    }
+
+    /// Writes the result of an attempt. Returns the entry where it is to be tried again by an operator.
+    pub fn settle_webhook(
+        &self,
+        id: &str,
+        settlement: &WebhookSettlement,
+        result: &str,
+    ) -> SqlResult<Option<i64>> {
+        let place: Option<i64> = self
+            .connection
+            .prepare_cached("SELECT place FROM webhooks WHERE id = ?1")?
+            .query_row([id], |row| row.get(0))
+            .optional()?;
+        let Some(place) = place else { return Ok(None) };
+        let (sql, due) = match settlement {
+            WebhookSettlement::Delivered => ("DELETE FROM webhooks WHERE place = ?1", None),
+            WebhookSettlement::RetryAt(at) => (
+                "UPDATE webhooks SET attempts = attempts + 1, last_result = ?3, due = ?2 WHERE place = ?1",
+                Some(*at),
+            ),
+            WebhookSettlement::Dead => (
+                "UPDATE webhooks SET attempts = attempts + 1, last_result = ?3, is_dead = 1 WHERE place = ?1",
+                None,
+            ),
+            WebhookSettlement::Revived(at) => (
+                "UPDATE webhooks SET attempts = 0, is_dead = 0, last_result = ?3, due = ?2 WHERE place = ?1",
+                Some(*at),
+            ),
+        };
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let due = as_sql(due.unwrap_or_default());
+        match settlement {
+            WebhookSettlement::Delivered => statement.execute([place])?,
+            WebhookSettlement::Dead => statement.execute(params![place, due, result])?,
+            _ => statement.execute(params![place, due, result])?,
+        };
+        Ok(Some(place))
+    }
+
+    /// Removes ended jobs whose time is over and that no delivery needs, and used keys; at most `limit` each.
+    /// Returns how many.
+    pub fn remove_expired(&self, limit: usize, now: StoreTime) -> SqlResult<usize> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let jobs = "DELETE FROM jobs WHERE place IN (SELECT place FROM jobs
+                    WHERE expires <= ?1 AND NOT EXISTS
+                        (SELECT 1 FROM webhooks WHERE webhooks.job = jobs.id AND is_dead = 0)
+                    ORDER BY expires LIMIT ?2)";
+        let keys = "DELETE FROM keys WHERE (account, key) IN
+                    (SELECT account, key FROM keys WHERE expires <= ?1 LIMIT ?2)";
+        let mut removed = 0;
+        for sql in [jobs, keys] {
+            let mut statement = self.connection.prepare_cached(sql)?;
+            removed += statement.execute(params![as_sql(now), limit])?;
+        }
+        Ok(removed)
+    }
+
+    /// Keeps the newest dead letters only.
+    pub fn remove_dead_webhooks(&self, kept: usize) -> SqlResult<()> {
+        let sql = "DELETE FROM webhooks WHERE is_dead = 1 AND place <= (SELECT place FROM webhooks
+                   WHERE is_dead = 1 ORDER BY place DESC LIMIT 1 OFFSET ?1)";
+        let kept = i64::try_from(kept).unwrap_or(i64::MAX);
+        self.connection.prepare_cached(sql)?.execute([kept])?;
+        Ok(())
+    }
+
+    /// Gives free pages back to the file system, a bounded number of them.
+    pub fn shrink(&self) -> SqlResult<()> {
+        self.connection
+            .execute_batch("PRAGMA incremental_vacuum(256)")
+    }
+}
+
+fn failure(message: &str) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(message.into())
+}
+
+/// Store times fit: SQLite's integers end in the year 292 million.
+fn as_sql(at: StoreTime) -> i64 {
+    i64::try_from(at.0).unwrap_or(i64::MAX)
+}
+
+fn json_text<T: serde::Serialize>(value: &T) -> SqlResult<String> {
+    serde_json::to_string(value).map_err(|error| failure(&error.to_string()))
+}
+
+fn json_column<T: serde::de::DeserializeOwned>(row: &Row<'_>, index: usize) -> SqlResult<T> {
+    let text: String = row.get(index)?;
+    serde_json::from_str(&text).map_err(|error| failure(&error.to_string()))
+}
+
+fn parsed(row: &Row<'_>, index: usize) -> SqlResult<JobId> {
+    let text: String = row.get(index)?;
+    text.parse()
+        .map_err(|_| failure("an id in the file is none"))
+}
+
+fn read_job(row: &Row<'_>) -> SqlResult<StoredJob> {
+    let (state, reason): (String, Option<String>) = (row.get(3)?, row.get(4)?);
+    let ended: Option<i64> = row.get(5)?;
+    let (payload, result): (Vec<u8>, Option<Vec<u8>>) = (row.get(6)?, row.get(7)?);
+    let state = JobState::ALL
+        .into_iter()
+        .find(|known| known.name() == state);
+    let reason = reason.and_then(|code| {
+        EndReason::ALL
+            .into_iter()
+            .find(|known| known.code() == code)
+    });
+    Ok(StoredJob {
+        place: row.get(0)?,
+        definition: json_column(row, 1)?,
+        progress: json_column(row, 2)?,
+        state: state.ok_or_else(|| failure("a state in the file is none"))?,
+        reason,
+        ended: ended.map(|at| StoreTime(at.unsigned_abs())),
+        payload: payload.into(),
+        result: result.map(Bytes::from),
+    })
+}
+
+fn read_webhook(row: &Row<'_>) -> SqlResult<(i64, PendingWebhook)> {
+    let (id, due, last): (String, i64, String) = (row.get(1)?, row.get(3)?, row.get(6)?);
+    let webhook = PendingWebhook {
+        id: id.into(),
+        job: parsed(row, 2)?,
+        due: StoreTime(due.unsigned_abs()),
+        attempts: row.get(4)?,
+        is_dead: row.get(5)?,
+        last_result: last.into(),
+    };
+    Ok((row.get(0)?, webhook))
+}

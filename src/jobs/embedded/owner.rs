@@ -1,0 +1,474 @@
+//! Thread that owns the table of the embedded store and writes its rows.
+//!
+//! Not a reader of ended jobs. Calls are gathered while the disk syncs: one transaction for all of them, then their
+//! answers. Ends by time, due releases and removal of old rows happen here between calls.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::Duration;
+
+use hashbrown::HashSet;
+use infergate_core::Millis;
+use infergate_core::job::{
+    CancelResult, CanceledBy, DeployableKey, EndReason, HeartbeatReply, HeldJobs, JobChange, JobId,
+    JobState, JobTable, Release, ReleaseCause, StoreTime, SubmitResult, TakeRequest, WorkerId,
+    WriteResult,
+};
+
+use super::database::{Access, Database};
+use super::{OwnerShared, Reply};
+use crate::jobs::store::{
+    EndRecord, NewStoredJob, StoreError, StoreStats, StoredEnd, StoredRun, WebhookSettlement,
+};
+
+/// Calls in one transaction.
+const BATCH_MAX: usize = 512;
+/// Jobs that time ends, or that are due, in one transaction.
+const DUTY_MAX: usize = 256;
+/// Rows that are removed in one transaction.
+const EXPIRED_MAX: usize = 1000;
+/// Interval of looks at old rows, and of attempts to open a store that failed.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// Time that an idempotency key is kept.
+const KEY_KEPT: Millis = Millis::from_secs(24 * 3600);
+/// Undelivered webhooks that are kept for operators.
+const DEAD_WEBHOOKS_MAX: usize = 10_000;
+
+/// Call that writes.
+pub(super) enum Command {
+    Submit(Box<NewStoredJob>, Reply<SubmitResult>),
+    Take(WorkerId, TakeRequest, Reply<Vec<StoredRun>>),
+    Finish(WorkerId, Box<StoredEnd>, Reply<WriteResult>),
+    Release(WorkerId, Release, Reply<WriteResult>),
+    Cancel(JobId, CanceledBy, Reply<CancelResult>),
+    Heartbeat(WorkerId, HeldJobs, Reply<HeartbeatReply>),
+    Retire(WorkerId, Reply<()>),
+    EndQueued(DeployableKey, EndReason, Reply<usize>),
+    SetPaused(DeployableKey, bool, Reply<()>),
+    Stats(Reply<StoreStats>),
+    AcknowledgeEvents(Vec<i64>, Reply<()>),
+    SettleWebhook(Arc<str>, WebhookSettlement, Arc<str>, Reply<bool>),
+}
+
+/// Answer that waits for the commit.
+type Answer = Box<dyn FnOnce(Option<&StoreError>) + Send>;
+
+/// Store that is open.
+struct OpenStore {
+    database: Database,
+    table: JobTable,
+}
+
+/// Ends of one transaction, for the hints after it.
+#[derive(Default)]
+struct BatchHints {
+    ended: Vec<JobId>,
+    changed: Vec<JobId>,
+    has_webhooks: bool,
+}
+
+/// Owner of the table.
+pub(super) struct StoreOwner {
+    shared: Arc<OwnerShared>,
+    waiting: Receiver<Command>,
+    open: Option<OpenStore>,
+    housekeeping_at: StoreTime,
+    /// The first opening of the process: running jobs are those of a dead one.
+    is_first: bool,
+}
+
+impl StoreOwner {
+    pub fn new(shared: Arc<OwnerShared>, waiting: Receiver<Command>) -> StoreOwner {
+        StoreOwner {
+            shared,
+            waiting,
+            open: None,
+            housekeeping_at: StoreTime::default(),
+            is_first: true,
+        }
+    }
+
+    /// Serves calls until the handle is dropped.
+    pub fn run(mut self, opened: &SyncSender<()>) {
+        self.open();
+        // The one that waits for the first attempt.
+        let _ = opened.try_send(());
+        loop {
+            match self.waiting.recv_timeout(self.rest()) {
+                Ok(command) => self.serve(command),
+                Err(RecvTimeoutError::Timeout) => self.write(Vec::new()),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Time until something is due without a call.
+    fn rest(&self) -> Duration {
+        let now = self.shared.clock.now();
+        let due = self.open.as_ref().and_then(|open| open.table.next_duty());
+        let due = due.unwrap_or(StoreTime::MAX).since(now);
+        Duration::from_millis(due.0).min(HOUSEKEEPING)
+    }
+
+    fn serve(&mut self, first: Command) {
+        let mut commands = vec![first];
+        while commands.len() < BATCH_MAX
+            && let Ok(command) = self.waiting.try_recv()
+        {
+            commands.push(command);
+        }
+        self.write(commands);
+    }
+
+    /// Opens the file, where it is not open, and reads the table.
+    fn open(&mut self) {
+        match self.try_open() {
+            Ok(open) => {
+                self.is_first = false;
+                if self.shared.problem.lock().take().is_some() {
+                    let live = open.table.len();
+                    let path = self.shared.path.display();
+                    tracing::info!(%path, live, "the store of jobs is open");
+                }
+                self.open = Some(open);
+                self.publish_ready();
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn try_open(&self) -> Result<OpenStore, String> {
+        let folder = self.shared.path.parent();
+        let made = folder.map_or(Ok(()), fs::create_dir_all);
+        made.map_err(|error| error.to_string())?;
+        let opened = Database::open(&self.shared.path, Access::Write);
+        let database = opened.map_err(|error| error.to_string())?;
+        let now = self.shared.clock.now();
+        let table = database
+            .restore_table(now)
+            .map_err(|error| error.to_string())?;
+        let mut open = OpenStore { database, table };
+        if self.is_first {
+            open.release_lost(&self.shared, now)?;
+        }
+        Ok(open)
+    }
+
+    /// Closes the store for a reason that calls and operators get.
+    fn fail(&mut self, error: &str) {
+        self.open = None;
+        let path = self.shared.path.display();
+        let text: Arc<str> = format!("{path}: {error}").into();
+        let before = self.shared.problem.lock().replace(Arc::clone(&text));
+        if before.as_ref() != Some(&text) {
+            tracing::error!(%path, error, "the store of jobs failed: no job is accepted until it works again");
+        }
+        self.shared.signals.set_ready(std::iter::empty());
+    }
+
+    /// Applies calls and duties, commits, and answers.
+    fn write(&mut self, commands: Vec<Command>) {
+        if self.open.is_none() {
+            self.open();
+        }
+        let now = self.shared.clock.now();
+        let is_housekeeping = now >= self.housekeeping_at;
+        if is_housekeeping {
+            self.housekeeping_at = now + Millis(HOUSEKEEPING.as_millis() as u64);
+        }
+        let Some(open) = &mut self.open else {
+            let problem = self.shared.problem.lock().clone().unwrap_or_default();
+            let error = StoreError::Unavailable(problem);
+            for command in commands {
+                command.refuse(error.clone());
+            }
+            return;
+        };
+        let is_due = open.table.next_duty().is_some_and(|at| at <= now);
+        if commands.is_empty() && !is_due && !is_housekeeping {
+            return;
+        }
+        let mut answers: Vec<Answer> = Vec::with_capacity(commands.len());
+        let mut hints = BatchHints::default();
+        let written = open.transact(&self.shared, now, |open| {
+            open.table.expire(DUTY_MAX, now);
+            open.table.release_due(DUTY_MAX, now);
+            open.write_changes(&self.shared, &mut hints, None)?;
+            for command in commands {
+                open.apply(&self.shared, now, command, &mut answers, &mut hints)?;
+            }
+            if is_housekeeping {
+                open.database.remove_expired(EXPIRED_MAX, now)?;
+                open.database.remove_dead_webhooks(DEAD_WEBHOOKS_MAX)?;
+            }
+            Ok(())
+        });
+        match written {
+            Ok(()) => {
+                for answer in answers {
+                    answer(None);
+                }
+                self.publish(hints);
+                if is_housekeeping && let Some(open) = &self.open {
+                    // Space is given back in small steps; a failure leaves the file as large as it is.
+                    let _ = open.database.shrink();
+                }
+            }
+            Err(error) => {
+                self.fail(&error.to_string());
+                let error = StoreError::Unavailable(error.to_string().into());
+                for answer in answers {
+                    answer(Some(&error));
+                }
+                self.open();
+            }
+        }
+    }
+
+    /// Gives hints about what was committed.
+    fn publish(&self, hints: BatchHints) {
+        self.publish_ready();
+        let signals = &self.shared.signals;
+        for job in &hints.ended {
+            signals.job_ended(job);
+        }
+        for job in &hints.changed {
+            signals.job_changed(job);
+        }
+        if !hints.ended.is_empty() {
+            signals.events.notify_one();
+            signals.work.notify_one();
+        }
+        if hints.has_webhooks {
+            signals.webhooks.notify_one();
+        }
+    }
+
+    fn publish_ready(&self) {
+        let Some(open) = &self.open else { return };
+        let counts = open.table.ready_counts();
+        self.shared.signals.set_ready(counts);
+    }
+}
+
+impl OpenStore {
+    fn transact(
+        &mut self,
+        _shared: &OwnerShared,
+        _now: StoreTime,
+        act: impl FnOnce(&mut OpenStore) -> rusqlite::Result<()>,
+    ) -> rusqlite::Result<()> {
+        self.database.begin()?;
+        let done = act(self).and_then(|()| self.database.commit());
+        if done.is_err() {
+            self.database.roll_back();
+        }
+        done
+    }
+
+    /// Releases the running jobs of dead processes.
+    fn release_lost(&mut self, shared: &OwnerShared, now: StoreTime) -> Result<(), String> {
+        let workers = self.table.workers();
+        if workers.is_empty() {
+            return Ok(());
+        }
+        let mut hints = BatchHints::default();
+        let released = self.transact(shared, now, |open| {
+            for (worker, jobs) in &workers {
+                open.table
+                    .release_worker(worker, ReleaseCause::WorkerLost, *jobs, now);
+            }
+            open.write_changes(shared, &mut hints, None)
+        });
+        let count: usize = workers.iter().map(|(_, jobs)| jobs).sum();
+        tracing::warn!(
+            count,
+            "jobs that ran when the last process ended are queued again"
+        );
+        released.map_err(|error| error.to_string())
+    }
+
+    /// Writes what the table has changed. `record` is the result of the one end that a worker wrote.
+    fn write_changes(
+        &mut self,
+        shared: &OwnerShared,
+        hints: &mut BatchHints,
+        record: Option<&EndRecord>,
+    ) -> rusqlite::Result<()> {
+        let mut written = HashSet::new();
+        for change in self.table.take_changes() {
+            match change {
+                JobChange::Progressed(id) => {
+                    // The last state counts, once.
+                    if written.insert(id)
+                        && let Some(job) = self.table.job(&id)
+                    {
+                        self.database.update_progress(&id, &job.progress)?;
+                        hints.changed.push(id);
+                    }
+                }
+                JobChange::Ended(outcome) => {
+                    let expires = outcome.ended + shared.settings.keep();
+                    let id = outcome.definition.id;
+                    match record.filter(|_| outcome.by_worker) {
+                        Some(record) => self.database.write_end(&outcome, record, expires)?,
+                        None => {
+                            let payload = self.database.payload(&id)?;
+                            let record = shared.renderer.render(&outcome, &payload);
+                            self.database.write_end(&outcome, &record, expires)?;
+                        }
+                    }
+                    hints.has_webhooks |= outcome.definition.has_webhook;
+                    hints.ended.push(id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies one call. The answer is given after the commit.
+    fn apply(
+        &mut self,
+        shared: &OwnerShared,
+        now: StoreTime,
+        command: Command,
+        answers: &mut Vec<Answer>,
+        hints: &mut BatchHints,
+    ) -> rusqlite::Result<()> {
+        match command {
+            Command::Submit(job, reply) => {
+                let result = self.submit(*job, now)?;
+                answers.push(later(reply, result));
+            }
+            Command::Take(worker, request, reply) => {
+                let mut runs = Vec::new();
+                for taken in self.table.take(&worker, &request, now) {
+                    let payload = self.database.payload(&taken.definition.id)?;
+                    runs.push(StoredRun { taken, payload });
+                }
+                answers.push(later(reply, runs));
+            }
+            Command::Finish(worker, end, reply) => {
+                let result = self.table.finish(&worker, &end.end, now);
+                answers.push(later(reply, result));
+                return self.write_changes(shared, hints, Some(&end.record));
+            }
+            Command::Release(worker, release, reply) => {
+                let result = self.table.release(&worker, &release, now);
+                answers.push(later(reply, result));
+            }
+            Command::Cancel(job, by, reply) => {
+                let result = match self.table.cancel(&job, by, now) {
+                    CancelResult::Unknown => self.ended_state(&job)?,
+                    known => known,
+                };
+                answers.push(later(reply, result));
+            }
+            Command::Heartbeat(worker, held, reply) => {
+                let result = self.table.heartbeat(&worker, &held, now);
+                answers.push(later(reply, result));
+            }
+            Command::Retire(worker, reply) => {
+                let all = self.table.len();
+                self.table
+                    .release_worker(&worker, ReleaseCause::Drain, all, now);
+                answers.push(later(reply, ()));
+            }
+            Command::EndQueued(deployable, reason, reply) => {
+                let ended = self.table.end_queued(&deployable, reason, DUTY_MAX, now);
+                answers.push(later(reply, ended));
+            }
+            Command::SetPaused(deployable, is_paused, reply) => {
+                self.table.set_paused(&deployable, is_paused);
+                self.database.set_paused(&deployable, is_paused)?;
+                answers.push(later(reply, ()));
+            }
+            Command::Stats(reply) => answers.push(later(reply, self.stats(now))),
+            Command::AcknowledgeEvents(places, reply) => {
+                self.database.delete_events(&places)?;
+                answers.push(later(reply, ()));
+            }
+            Command::SettleWebhook(id, settlement, result, reply) => {
+                let place = self.database.settle_webhook(&id, &settlement, &result)?;
+                answers.push(later(reply, place.is_some()));
+            }
+        }
+        self.write_changes(shared, hints, None)
+    }
+
+    fn submit(&mut self, job: NewStoredJob, now: StoreTime) -> rusqlite::Result<SubmitResult> {
+        let NewStoredJob { job, payload, key } = job;
+        let (id, account) = (job.definition.id, job.definition.account.clone());
+        if let Some(key) = &key
+            && let Some(used) = self.database.used_key(account.as_str(), &key.key, now)?
+        {
+            return Ok(match used.digest == key.digest {
+                true => SubmitResult::Duplicate(used.job),
+                false => SubmitResult::KeyMismatch,
+            });
+        }
+        if self.table.job(&id).is_none() && self.database.contains_job(&id)? {
+            let known = self.database.job(&id)?;
+            return Ok(SubmitResult::Exists(
+                known.map_or(JobState::Failed, |job| job.state),
+            ));
+        }
+        let result = self.table.submit(job, now);
+        if result == SubmitResult::Created
+            && let Some(job) = self.table.job(&id)
+        {
+            self.database
+                .insert_job(&job.definition, &job.progress, &payload)?;
+            if let Some(key) = &key {
+                self.database
+                    .insert_key(account.as_str(), key, &id, now + KEY_KEPT)?;
+            }
+        }
+        Ok(result)
+    }
+
+    fn ended_state(&self, job: &JobId) -> rusqlite::Result<CancelResult> {
+        let known = self.database.job(job)?;
+        Ok(known.map_or(CancelResult::Unknown, |job| {
+            CancelResult::AlreadyEnded(job.state)
+        }))
+    }
+
+    fn stats(&self, now: StoreTime) -> StoreStats {
+        let oldest = self.table.oldest_queued(now).into_iter();
+        StoreStats {
+            deployables: self.table.deployables(),
+            workers: self.table.workers(),
+            live: self.table.len(),
+            live_bytes: self.table.bytes(),
+            oldest_ms: oldest.map(|(key, age)| (key, age.0)).collect(),
+        }
+    }
+}
+
+/// Answer for after the commit.
+fn later<T: Send + 'static>(reply: Reply<T>, result: T) -> Answer {
+    Box::new(move |error| match error {
+        None => reply.send(Ok(result)),
+        Some(error) => reply.send(Err(error.clone())),
+    })
+}
+
+impl Command {
+    fn refuse(self, error: StoreError) {
+        match self {
+            Command::Submit(_, reply) => reply.send(Err(error)),
+            Command::Take(.., reply) => reply.send(Err(error)),
+            Command::Finish(.., reply) | Command::Release(.., reply) => reply.send(Err(error)),
+            Command::Cancel(.., reply) => reply.send(Err(error)),
+            Command::Heartbeat(.., reply) => reply.send(Err(error)),
+            Command::Retire(_, reply)
+            | Command::SetPaused(.., reply)
+            | Command::AcknowledgeEvents(_, reply) => reply.send(Err(error)),
+            Command::EndQueued(.., reply) => reply.send(Err(error)),
+            Command::Stats(reply) => reply.send(Err(error)),
+            Command::SettleWebhook(.., reply) => reply.send(Err(error)),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Thread that reads committed rows of the embedded store.
+//!
+//! Writes nothing, and waits for no writer: a reader of a write-ahead log sees the last commit before its query.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use infergate_core::job::JobId;
+
+use super::database::{Access, Database};
+use super::{OwnerShared, Reply};
+use crate::jobs::store::{JobListing, PendingEvent, PendingWebhook, StoreError, StoredJob};
+
+/// Call that reads.
+pub(super) enum Query {
+    Job(JobId, Reply<Option<StoredJob>>),
+    List(JobListing, Reply<Vec<StoredJob>>),
+    Events(usize, Reply<Vec<PendingEvent>>),
+    NewWebhooks(usize, Reply<Vec<PendingWebhook>>),
+    Webhooks(bool, usize, Reply<Vec<PendingWebhook>>),
+}
+
+impl Query {
+    fn refuse(self, error: StoreError) {
+        match self {
+            Query::Job(_, reply) => reply.send(Err(error)),
+            Query::List(_, reply) => reply.send(Err(error)),
+            Query::Events(_, reply) => reply.send(Err(error)),
+            Query::NewWebhooks(_, reply) | Query::Webhooks(_, _, reply) => reply.send(Err(error)),
+        }
+    }
+}
+
+/// Reader of committed rows.
+pub(super) struct StoreReader {
+    shared: Arc<OwnerShared>,
+    waiting: Receiver<Query>,
+    database: Option<Database>,
+    /// Place of the last delivery that was returned as new.
+    webhook_place: i64,
+}
+
+impl StoreReader {
+    pub fn new(shared: Arc<OwnerShared>, waiting: Receiver<Query>) -> StoreReader {
+        StoreReader {
+            shared,
+            waiting,
+            database: None,
+            webhook_place: 0,
+        }
+    }
+
+    /// Answers queries until the handle is dropped.
+    pub fn run(mut self) {
+        while let Ok(query) = self.waiting.recv() {
+            if self.database.is_none() {
+                self.database = Database::open(&self.shared.path, Access::Read).ok();
+            }
+            match self.database.take() {
+                Some(database) => {
+                    let is_good = self.answer(&database, query);
+                    self.database = is_good.then_some(database);
+                }
+                None => {
+                    let problem = self.shared.problem.lock().clone();
+                    let problem = problem.unwrap_or_else(|| "it cannot be read".into());
+                    query.refuse(StoreError::Unavailable(problem));
+                }
+            }
+        }
+    }
+
+    /// Answers a query. Returns false when the connection is to be opened again.
+    fn answer(&mut self, database: &Database, query: Query) -> bool {
+        match query {
+            Query::Job(id, reply) => send(database.job(&id), reply),
+            Query::List(listing, reply) => send(database.list(&listing), reply),
+            Query::Events(limit, reply) => send(database.pending_events(limit), reply),
+            Query::Webhooks(is_dead, limit, reply) => {
+                send(database.webhooks(is_dead, limit), reply)
+            }
+            Query::NewWebhooks(limit, reply) => {
+                let found = database.webhooks_after(self.webhook_place, limit);
+                if let Ok(found) = &found
+                    && let Some((place, _)) = found.last()
+                {
+                    self.webhook_place = *place;
+                }
+                let found = found.map(|found| found.into_iter().map(|(_, one)| one).collect());
+                send(found, reply)
+            }
+        }
+    }
+}
+
+fn send<T>(result: rusqlite::Result<T>, reply: Reply<T>) -> bool {
+    let is_good = result.is_ok();
+    reply.send(result.map_err(|error| StoreError::Unavailable(error.to_string().into())));
+    is_good
+}

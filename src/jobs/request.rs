@@ -1,0 +1,150 @@
+//! Request of a job and its result, as stores keep them: documents of JSON with a version.
+//!
+//! Not the object that an API shows: that is made of both when it is read.
+
+use std::sync::Arc;
+
+use infergate_core::ModelId;
+use infergate_core::api::Operation;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// Version of both documents.
+const DOCUMENT_VERSION: u8 = 1;
+
+/// Request of a job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StoredRequest {
+    /// Version of the document.
+    pub v: u8,
+    /// Input of the model, as the client sent it.
+    pub input: Box<RawValue>,
+    /// Model as the object names it.
+    pub shown_model: Arc<str>,
+    /// Version of the model.
+    pub version: Arc<str>,
+    /// Scheme and host under which the client came, for the object's URLs.
+    pub base_url: Arc<str>,
+    /// API of the submit, by its name in events.
+    pub api: Arc<str>,
+    /// Receiver of notifications.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<Arc<str>>,
+    /// Events that the receiver wants; every one where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook_events: Option<Vec<Arc<str>>>,
+    /// Deployment as `owner/name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deployment: Option<Arc<str>>,
+    /// Destination of a training as `owner/name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination: Option<Arc<str>>,
+}
+
+impl StoredRequest {
+    /// Version of the present documents.
+    pub const VERSION: u8 = DOCUMENT_VERSION;
+
+    /// Reads a stored request.
+    ///
+    /// # Errors
+    /// The document is damaged, or of another version.
+    pub fn read(payload: &[u8]) -> Result<StoredRequest, serde_json::Error> {
+        let request: StoredRequest = serde_json::from_slice(payload)?;
+        match request.v {
+            DOCUMENT_VERSION => Ok(request),
+            other => Err(serde::de::Error::custom(format!("version {other}"))),
+        }
+    }
+
+    /// Returns the document.
+    pub fn to_payload(&self) -> Vec<u8> {
+        // Texts and raw JSON: there is nothing that could not be written.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+/// Request line of a job's run: as if the model had been called live.
+pub fn run_target(model: &ModelId) -> (Operation, String) {
+    let mut target = String::from("/ai/run/");
+    for byte in model.as_str().bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'@' => {
+                target.push(char::from(byte));
+            }
+            _ => target.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    (Operation::Run, target)
+}
+
+/// Result of a job.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct JobResult {
+    /// Version of the document.
+    pub v: u8,
+    /// Output; null where there is none.
+    pub output: Option<Box<RawValue>>,
+    /// Sentence for the user; none of a success.
+    #[serde(default)]
+    pub error: Option<String>,
+    /// Last lines of the logs.
+    #[serde(default)]
+    pub logs: String,
+    /// Metrics of the run by name; `predict_time` is in seconds.
+    #[serde(default)]
+    pub metrics: Map<String, Value>,
+    /// Charge, neurons.
+    #[serde(default)]
+    pub neurons: f64,
+    /// Endpoint of the last attempt.
+    #[serde(default)]
+    pub upstream: Option<Arc<str>>,
+}
+
+impl JobResult {
+    /// Result without an output.
+    pub fn failed(error: impl Into<String>) -> JobResult {
+        JobResult {
+            v: DOCUMENT_VERSION,
+            error: Some(error.into()),
+            ..JobResult::default()
+        }
+    }
+
+    /// Reads a stored result; one that is damaged has no output.
+    pub fn read(result: &[u8]) -> JobResult {
+        serde_json::from_slice(result)
+            .unwrap_or_else(|_| JobResult::failed("The result of the job is damaged."))
+    }
+
+    /// Returns the document.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_in_a_target_is_one_segment() {
+        let (_, target) = run_target(&ModelId::from("@cf/meta/a b?c"));
+        assert_eq!(target, "/ai/run/@cf%2Fmeta%2Fa%20b%3Fc");
+    }
+
+    #[test]
+    fn a_document_of_another_version_is_refused() {
+        let text = r#"{"v":1,"input":{"prompt":"x"},"shown_model":"a/b","version":"c","base_url":"http://h","api":"replicate"}"#;
+        let request = StoredRequest::read(text.as_bytes()).unwrap();
+        assert_eq!(request.input.get(), r#"{"prompt":"x"}"#);
+        assert_eq!(request.to_payload(), text.as_bytes());
+        assert!(StoredRequest::read(text.replace("\"v\":1", "\"v\":2").as_bytes()).is_err());
+        assert_eq!(
+            JobResult::read(b"{").error.unwrap(),
+            "The result of the job is damaged."
+        );
+    }
+}

@@ -1,0 +1,420 @@
+//! Run of one job: the checks at its turn, the pipeline, and the write of what came of it.
+//!
+//! Not the choice of the job. The permit goes into the pipeline and is free again before the end is written: the
+//! model server does not wait for the disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use infergate_core::api::Operation;
+use infergate_core::job::{
+    EndReason, JobDefinition, JobState, Release, ReleaseCause, RunEnd, StoreTime, TakenJob,
+    WorkerId, WriteResult,
+};
+use infergate_core::model::Task;
+use infergate_core::{Millis, Refusal};
+use serde_json::value::RawValue;
+
+use super::ends::{RunDecision, RunFacts, decide, outcome};
+use super::events::{self, EndTimes};
+use super::output::OutputCollector;
+use super::receiver::JobDownstream;
+use super::request::{JobResult, StoredRequest, run_target};
+use super::signals::{JobSignals, StopCause};
+use super::store::{EndRecord, JobStore, StoredEnd, StoredRun};
+use super::store_clock::StoreClock;
+use crate::http1::Fields;
+use crate::pipeline::{
+    AuthenticatedRequest, InferenceRequest, JobHeader, RequestContext, RequestError,
+    RequestedOperation, run,
+};
+use crate::state::Shared;
+use crate::upstream::Permit;
+
+/// Pause between two attempts to write an end.
+const WRITE_RETRY: Duration = Duration::from_millis(500);
+/// Wait of a job whose account's neurons are held by others.
+const QUOTA_WAIT: Millis = Millis(1000);
+
+/// What runs of one process need.
+pub struct RunContext {
+    /// State of the gateway.
+    pub shared: Arc<Shared>,
+    /// Store of the jobs.
+    pub store: Arc<dyn JobStore>,
+    /// Hints.
+    pub signals: Arc<JobSignals>,
+    /// This incarnation.
+    pub worker: WorkerId,
+    /// Clock of the store.
+    pub clock: StoreClock,
+}
+
+/// Finished run: its facts, its output and its context, which has the bill.
+struct FinishedRun {
+    facts: RunFacts,
+    result: JobResult,
+    ctx: RequestContext,
+}
+
+impl RunContext {
+    /// Runs a taken job to its end.
+    pub async fn run(&self, stored: StoredRun, permit: Permit) {
+        let StoredRun { taken, payload } = stored;
+        let (_guard, stop) = self.signals.register_run(taken.definition.id);
+        let request = match StoredRequest::read(&payload) {
+            Ok(request) => request,
+            Err(error) => {
+                let job = taken.definition.id;
+                tracing::error!(%job, %error, "the stored request of a job cannot be read");
+                drop(permit);
+                self.finish_unrun(&taken, EndReason::InvalidInput).await;
+                return;
+            }
+        };
+        let receiver = self.receiver(&taken, stop);
+        let finished = Box::pin(self.infer(&taken, &request, receiver, permit)).await;
+        self.settle(&taken, finished).await;
+    }
+
+    fn receiver(
+        &self,
+        taken: &TakenJob,
+        stop: tokio::sync::watch::Receiver<StopCause>,
+    ) -> JobDownstream {
+        let snapshot = self.shared.snapshot.load();
+        let spec = snapshot.catalog.model(taken.definition.model.as_str());
+        let most_mib = spec.map_or(1, |(_, spec)| spec.jobs.output_max_mib);
+        let most = usize::try_from(most_mib << 20).unwrap_or(usize::MAX);
+        let (_, target) = run_target(&taken.definition.model);
+        let headers = Fields::from_lines(&[("content-type", "application/json")]);
+        let output = OutputCollector::new(self.shared.clock, most);
+        JobDownstream::new(target, headers, stop, output)
+    }
+
+    /// Runs the pipeline for a taken job.
+    async fn infer(
+        &self,
+        taken: &TakenJob,
+        request: &StoredRequest,
+        mut receiver: JobDownstream,
+        permit: Permit,
+    ) -> FinishedRun {
+        let shared = &self.shared;
+        let definition = &taken.definition;
+        let deadline = shared.clock.now() + taken.time_left;
+        let header = JobHeader {
+            event_id: format!("{}:{}", definition.id, taken.progress.epoch).into(),
+            account: definition.account.clone(),
+            deadline,
+        };
+        let mut ctx = RequestContext::for_job(shared, shared.drain.enter(), header);
+        let ended = match self.request(definition, request, &receiver, &mut ctx, permit) {
+            Ok(inference) => {
+                ctx.begin_trace();
+                Box::pin(run(shared, &mut receiver, &mut ctx, inference)).await
+            }
+            Err(refusal) => Err(RequestError::Refused(refusal)),
+        };
+        let is_late = shared.clock.now() >= deadline;
+        let (refusal, is_aborted) = match ended {
+            Ok(()) => (None, false),
+            Err(RequestError::Refused(refusal)) => (Some(refusal), false),
+            Err(RequestError::Aborted) => (None, true),
+        };
+        let is_success = (200..300).contains(&receiver.status);
+        let error = receiver.output.error();
+        let snapshot = shared.snapshot.load();
+        let spec = snapshot.catalog.model(definition.model.as_str());
+        let facts = RunFacts {
+            status: receiver.status,
+            is_cut: is_aborted || (is_success && receiver.output.is_stream_cut()),
+            stop: receiver.stop_cause(),
+            time_over: is_late.then_some(taken.end_reason),
+            is_too_large: receiver.is_too_large,
+            was_sent: ctx.attempts > 0,
+            has_error: is_success && error.is_some(),
+            when_quota_used: spec
+                .map(|(_, spec)| spec.jobs.when_quota_used)
+                .unwrap_or_default(),
+            refusal,
+        };
+        let refused = facts.refusal.as_ref().map(refusal_text);
+        let output = receiver.output.output().filter(|_| is_success);
+        let result = JobResult {
+            v: StoredRequest::VERSION,
+            output,
+            error: refused.or(error),
+            ..JobResult::default()
+        };
+        FinishedRun { facts, result, ctx }
+    }
+
+    /// Makes the request of the pipeline: account and model as they are now.
+    fn request(
+        &self,
+        definition: &JobDefinition,
+        request: &StoredRequest,
+        receiver: &JobDownstream,
+        ctx: &mut RequestContext,
+        permit: Permit,
+    ) -> Result<InferenceRequest, Refusal> {
+        use crate::pipeline::Downstream;
+        let snapshot = Arc::clone(&ctx.snapshot);
+        if snapshot.accounts.known(&definition.account).is_none()
+            && definition.account.as_str() != infergate_core::AccountId::ANONYMOUS
+        {
+            return Err(Refusal::NotAllowed);
+        }
+        let read = AuthenticatedRequest::read(receiver.request_head(), ctx)?;
+        let (authenticated, RequestedOperation::Call(operation, path_model)) = read else {
+            return Err(Refusal::NoSuchRoute);
+        };
+        let (_, spec) = snapshot
+            .catalog
+            .model(definition.model.as_str())
+            .ok_or(Refusal::NoSuchModel)?;
+        let body = run_body(&request.input, operation, spec.task)?;
+        let mut body_share = self
+            .shared
+            .bodies
+            .share(&authenticated.account.bodies, snapshot.body_limits());
+        if !body_share.grow(body.len() as u64) {
+            return Err(Refusal::BodyBudgetSpent);
+        }
+        Ok(InferenceRequest {
+            authenticated,
+            operation,
+            path_model,
+            model: None,
+            body,
+            body_share,
+            permit: Some(permit),
+        })
+    }
+
+    /// Writes what came of a run.
+    async fn settle(&self, taken: &TakenJob, finished: FinishedRun) {
+        let FinishedRun {
+            facts,
+            mut result,
+            mut ctx,
+        } = finished;
+        let decision = decide(&facts);
+        let (state, reason, is_charged) = match decision {
+            RunDecision::End {
+                state,
+                reason,
+                is_charged,
+            } => (state, reason, is_charged),
+            RunDecision::Release(cause) => {
+                ctx.discard();
+                drop(ctx);
+                let not_before =
+                    (cause == ReleaseCause::QuotaWait).then(|| self.clock.now() + QUOTA_WAIT);
+                return self.release(taken, cause, not_before).await;
+            }
+            RunDecision::WaitForQuota => {
+                ctx.discard();
+                drop(ctx);
+                let tomorrow = next_midnight(self.clock.now());
+                return self
+                    .release(taken, ReleaseCause::QuotaWait, Some(tomorrow))
+                    .await;
+            }
+            RunDecision::Nothing => {
+                ctx.discard();
+                return;
+            }
+        };
+        if let Some(reason) = reason {
+            let own = result.error.take();
+            let is_models = matches!(reason, EndReason::ModelError | EndReason::InvalidInput);
+            let text = own.filter(|_| is_models);
+            result.error = Some(text.unwrap_or_else(|| reason.text().to_owned()));
+        }
+        ctx.set_outcome(outcome(state, reason));
+        if !is_charged {
+            ctx.waive_charge();
+        }
+        let record = self.record(taken, (state, reason), result, &mut ctx);
+        drop(ctx);
+        self.write_end(taken, (state, reason), record).await;
+    }
+
+    /// Builds result and event of an end.
+    fn record(
+        &self,
+        taken: &TakenJob,
+        end: (JobState, Option<EndReason>),
+        mut result: JobResult,
+        ctx: &mut RequestContext,
+    ) -> EndRecord {
+        let now = self.clock.now();
+        let times = EndTimes {
+            ended: now,
+            started: taken.progress.started,
+            taken: taken.progress.taken,
+        };
+        let Some(mut event) = ctx.take_event() else {
+            return EndRecord {
+                result: result.to_bytes().into(),
+                event: Bytes::new(),
+            };
+        };
+        events::complete_event(&mut event, &taken.definition, &taken.progress, end, times);
+        let secs = |from: StoreTime| now.since(from).0 as f64 / 1000.0;
+        let metrics = &mut result.metrics;
+        for (name, count) in [
+            ("input_token_count", event.metrics.input_tokens),
+            ("output_token_count", event.metrics.output_tokens),
+        ] {
+            if let Some(count) = count {
+                metrics.insert(name.to_owned(), count.into());
+            }
+        }
+        if let Some(taken) = times.taken {
+            metrics.insert("predict_time".to_owned(), secs(taken).into());
+        }
+        metrics.insert(
+            "total_time".to_owned(),
+            secs(taken.definition.created).into(),
+        );
+        result.neurons = event.neurons.unwrap_or(0.0);
+        result.upstream = event.upstream.clone();
+        EndRecord {
+            result: result.to_bytes().into(),
+            event: events::line(&event, self.shared.clock).into(),
+        }
+    }
+
+    /// Ends a job that could not be run.
+    async fn finish_unrun(&self, taken: &TakenJob, reason: EndReason) {
+        let end = (reason.state(true), Some(reason));
+        let header = JobHeader {
+            event_id: format!("{}:{}", taken.definition.id, taken.progress.epoch).into(),
+            account: taken.definition.account.clone(),
+            deadline: Millis::MAX,
+        };
+        let shared = &self.shared;
+        let mut ctx = RequestContext::for_job(shared, shared.drain.enter(), header);
+        let record = self.record(taken, end, JobResult::failed(reason.text()), &mut ctx);
+        drop(ctx);
+        self.write_end(taken, end, record).await;
+    }
+
+    /// Writes an end, again and again until the store has it or knows better.
+    async fn write_end(
+        &self,
+        taken: &TakenJob,
+        (state, reason): (JobState, Option<EndReason>),
+        record: EndRecord,
+    ) {
+        let job = taken.definition.id;
+        loop {
+            let end = StoredEnd {
+                end: RunEnd {
+                    id: job,
+                    epoch: taken.progress.epoch,
+                    state,
+                    reason,
+                },
+                record: record.clone(),
+            };
+            match self.store.finish(&self.worker, end).await {
+                Ok(WriteResult::Done | WriteResult::Already) => return,
+                Ok(WriteResult::Stale) => {
+                    tracing::debug!(%job, "the end of a job was written by another");
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%job, %error, "the end of a job is kept in memory");
+                    tokio::time::sleep(WRITE_RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn release(&self, taken: &TakenJob, cause: ReleaseCause, not_before: Option<StoreTime>) {
+        let job = taken.definition.id;
+        tracing::debug!(%job, cause = cause.name(), "a job is queued again");
+        loop {
+            let release = Release {
+                id: job,
+                epoch: taken.progress.epoch,
+                cause,
+                not_before,
+            };
+            match self.store.release(&self.worker, release).await {
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::warn!(%job, %error, "a job cannot be queued again yet");
+                    tokio::time::sleep(WRITE_RETRY).await;
+                }
+            }
+        }
+    }
+}
+
+/// Returns the body of the run: the input, as a stream where texts are generated.
+fn run_body(input: &RawValue, operation: Operation, task: Task) -> Result<Bytes, Refusal> {
+    debug_assert_eq!(operation, Operation::Run, "jobs are runs");
+    let is_text = matches!(task, Task::TextGeneration | Task::ImageTextToText);
+    let text = input.get();
+    if !is_text {
+        return Ok(Bytes::copy_from_slice(text.as_bytes()));
+    }
+    let read: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(text).map_err(|_| Refusal::BadRequest {
+            pointer: String::new(),
+            message: "the input must be an object".to_owned(),
+        })?;
+    let mut body = read;
+    body.insert("stream".to_owned(), true.into());
+    Ok(serde_json::to_vec(&body).unwrap_or_default().into())
+}
+
+/// Sentence of a refusal for the user.
+fn refusal_text(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::BadRequest { pointer, message }
+        | Refusal::Rejected {
+            pointer, message, ..
+        } => match pointer.as_str() {
+            "" => message.clone(),
+            pointer => format!("{pointer}: {message}"),
+        },
+        other => other.row().message.to_owned(),
+    }
+}
+
+/// Next midnight in UTC.
+fn next_midnight(now: StoreTime) -> StoreTime {
+    const DAY_MS: u64 = 24 * 3600 * 1000;
+    StoreTime((now.0 / DAY_MS + 1) * DAY_MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_streamed_and_other_inputs_stay_as_they_are() {
+        let input = RawValue::from_string(r#"{"prompt": "x"}"#.to_owned()).unwrap();
+        let body = |task| run_body(&input, Operation::Run, task).unwrap();
+        assert_eq!(
+            &body(Task::TextGeneration)[..],
+            br#"{"prompt":"x","stream":true}"#
+        );
+        assert_eq!(&body(Task::TextToImage)[..], br#"{"prompt": "x"}"#);
+        let list = RawValue::from_string("[1]".to_owned()).unwrap();
+        assert!(run_body(&list, Operation::Run, Task::TextGeneration).is_err());
+    }
+
+    #[test]
+    fn a_day_ends_at_midnight() {
+        let noon = StoreTime(86_400_000 * 3 + 43_200_000);
+        assert_eq!(next_midnight(noon), StoreTime(86_400_000 * 4));
+    }
+}

@@ -1,0 +1,237 @@
+//! Store of jobs: what the rest of the durable path asks of it, whatever keeps the jobs.
+//!
+//! Not a queue of its own: every store means what the core's `JobTable` means. Verbs take one item; a store gathers
+//! what is under way into one write. A verb whose future is dropped may still take effect.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use infergate_core::AccountId;
+use infergate_core::job::{
+    CancelResult, CanceledBy, DeployableKey, DeployableState, EndReason, HeartbeatReply, HeldJobs,
+    JobDefinition, JobId, JobKind, JobOutcome, JobProgress, JobState, NewJob, Release, RunEnd,
+    StoreTime, SubmitResult, TakeRequest, TakenJob, WorkerId, WriteResult,
+};
+
+/// Failure of a store.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing is written or read at the moment; the text says why.
+    #[error("the store of jobs is not available: {0}")]
+    Unavailable(Arc<str>),
+    /// More calls wait than the store has room for.
+    #[error("too many calls wait for the store of jobs")]
+    Overloaded,
+    /// The outcome is unknown.
+    #[error("the store of jobs did not answer in time")]
+    Timeout,
+}
+
+/// Key by which a client may repeat a submit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    /// The client's text, at most 255 bytes.
+    pub key: Arc<str>,
+    /// SHA-256 of path and body.
+    pub digest: [u8; 32],
+}
+
+/// Job to be stored.
+#[derive(Clone, Debug)]
+pub struct NewStoredJob {
+    /// Its place in the queue.
+    pub job: NewJob,
+    /// Request that it is, as JSON.
+    pub payload: Bytes,
+    /// Key of the submit.
+    pub key: Option<IdempotencyKey>,
+}
+
+/// Job that a worker has taken, with its request.
+#[derive(Clone, Debug)]
+pub struct StoredRun {
+    /// Taken job.
+    pub taken: TakenJob,
+    /// Request that it is, as JSON.
+    pub payload: Bytes,
+}
+
+/// Result of a job and its event, as they are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndRecord {
+    /// Result document, JSON.
+    pub result: Bytes,
+    /// Line of the inference event.
+    pub event: Bytes,
+}
+
+/// End of a run, to be written.
+#[derive(Clone, Debug)]
+pub struct StoredEnd {
+    /// End in the queue.
+    pub end: RunEnd,
+    /// Result and event.
+    pub record: EndRecord,
+}
+
+/// Job as it is stored.
+#[derive(Clone, Debug)]
+pub struct StoredJob {
+    /// Place in the order of submits.
+    pub place: i64,
+    /// Fixed part.
+    pub definition: JobDefinition,
+    /// Changing part.
+    pub progress: JobProgress,
+    /// State.
+    pub state: JobState,
+    /// Reason of the end.
+    pub reason: Option<EndReason>,
+    /// Moment of the end.
+    pub ended: Option<StoreTime>,
+    /// Request that it is, as JSON.
+    pub payload: Bytes,
+    /// Result document, once ended.
+    pub result: Option<Bytes>,
+}
+
+/// Part of the list of an account's jobs.
+#[derive(Clone, Debug)]
+pub struct JobListing {
+    /// Account; none for operators, who see all.
+    pub account: Option<AccountId>,
+    /// Kind of the jobs; none for every kind.
+    pub kind: Option<JobKind>,
+    /// State of the jobs; none for every state.
+    pub state: Option<JobState>,
+    /// Place before which the list goes on; none for the newest.
+    pub before: Option<i64>,
+    /// Jobs at most.
+    pub limit: usize,
+}
+
+/// Event that is not known to be in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingEvent {
+    /// Place in the outbox.
+    pub place: i64,
+    /// Line of the event.
+    pub line: Bytes,
+}
+
+/// Claimed delivery of a webhook.
+#[derive(Clone, Debug)]
+pub struct PendingWebhook {
+    /// Id of the message.
+    pub id: Arc<str>,
+    /// Job whose end it tells.
+    pub job: JobId,
+    /// Attempts made so far.
+    pub attempts: u32,
+    /// Moment from which the next one may be made.
+    pub due: StoreTime,
+    /// No attempt is made any more.
+    pub is_dead: bool,
+    /// Result of the last attempt, for operators.
+    pub last_result: Arc<str>,
+}
+
+/// Result of an attempt to deliver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WebhookSettlement {
+    /// Delivered: the entry goes.
+    Delivered,
+    /// The next attempt is at this moment.
+    RetryAt(StoreTime),
+    /// Not delivered: the entry stays for operators.
+    Dead,
+    /// An operator wants it tried again.
+    Revived(StoreTime),
+}
+
+/// Counts of a store, for operators.
+#[derive(Clone, Debug, Default)]
+pub struct StoreStats {
+    /// Queues.
+    pub deployables: Vec<DeployableState>,
+    /// Workers with running jobs.
+    pub workers: Vec<(WorkerId, usize)>,
+    /// Jobs that have not ended.
+    pub live: usize,
+    /// Bytes of those.
+    pub live_bytes: u64,
+    /// Age of the oldest queued job of each queue, milliseconds.
+    pub oldest_ms: Vec<(DeployableKey, u64)>,
+}
+
+/// Makes the record of an end that no worker has written.
+pub trait EndRenderer: Send + Sync {
+    /// Returns result and event of a job that ended without a run.
+    fn render(&self, outcome: &JobOutcome, payload: &[u8]) -> EndRecord;
+}
+
+/// Store of jobs.
+#[async_trait]
+pub trait JobStore: Send + Sync {
+    /// Stores a job and queues it. The answer comes when it is kept.
+    async fn submit(&self, job: NewStoredJob) -> Result<SubmitResult, StoreError>;
+    /// Takes queued jobs for a worker.
+    async fn take(
+        &self,
+        worker: &WorkerId,
+        request: TakeRequest,
+    ) -> Result<Vec<StoredRun>, StoreError>;
+    /// Writes the end of a run.
+    async fn finish(&self, worker: &WorkerId, end: StoredEnd) -> Result<WriteResult, StoreError>;
+    /// Queues a running job again.
+    async fn release(&self, worker: &WorkerId, release: Release)
+    -> Result<WriteResult, StoreError>;
+    /// Cancels a job.
+    async fn cancel(&self, job: JobId, by: CanceledBy) -> Result<CancelResult, StoreError>;
+    /// Reconciles what a worker holds.
+    async fn heartbeat(
+        &self,
+        worker: &WorkerId,
+        held: HeldJobs,
+    ) -> Result<HeartbeatReply, StoreError>;
+    /// Releases all jobs of a worker that ends.
+    async fn retire(&self, worker: &WorkerId) -> Result<(), StoreError>;
+    /// Returns a job.
+    async fn get(&self, job: JobId) -> Result<Option<StoredJob>, StoreError>;
+    /// Returns jobs, newest first.
+    async fn list(&self, listing: JobListing) -> Result<Vec<StoredJob>, StoreError>;
+    /// Ends the queued jobs of a queue.
+    async fn end_queued(
+        &self,
+        deployable: DeployableKey,
+        reason: EndReason,
+    ) -> Result<usize, StoreError>;
+    /// Pauses or resumes a queue.
+    async fn set_paused(
+        &self,
+        deployable: DeployableKey,
+        is_paused: bool,
+    ) -> Result<(), StoreError>;
+    /// Returns counts.
+    async fn stats(&self) -> Result<StoreStats, StoreError>;
+    /// Returns events that are not known to be in the file, oldest first.
+    async fn pending_events(&self, limit: usize) -> Result<Vec<PendingEvent>, StoreError>;
+    /// Forgets events that are in the file.
+    async fn acknowledge_events(&self, places: Vec<i64>) -> Result<(), StoreError>;
+    /// Returns deliveries whose entry is new since the last call, at the start all that are not dead.
+    async fn new_webhooks(&self, limit: usize) -> Result<Vec<PendingWebhook>, StoreError>;
+    /// Returns deliveries for operators, newest first.
+    async fn webhooks(
+        &self,
+        is_dead: bool,
+        limit: usize,
+    ) -> Result<Vec<PendingWebhook>, StoreError>;
+    /// Writes the result of an attempt. Returns false when there is no such entry.
+    async fn settle_webhook(
+        &self,
+        id: Arc<str>,
+        settlement: WebhookSettlement,
+        result: Arc<str>,
+    ) -> Result<bool, StoreError>;
+}

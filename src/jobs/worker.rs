@@ -1,0 +1,274 @@
+//! Worker: turns free permits into runs of queued jobs. Permit first, job second.
+//!
+//! Not a queue: a job stays in the store until a permit for it is in hand. Each slot is a task that waits for a permit,
+//! takes one job, runs it and writes its end. Bounded by the model's permits, by [`ASKS_MAX`] waits for each queue and
+//! by `jobs.worker.concurrency_max` runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use infergate_core::Millis;
+use infergate_core::admission::PermitRequest;
+use infergate_core::job::{DeployableKey, TakeRequest, WorkerId};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::deployables::Deployables;
+use super::run::RunContext;
+use super::signals::StopCause;
+use super::store::StoredRun;
+use crate::upstream::{GateEntry, ModelRuntime, Permit};
+
+/// Waits for permits of one queue at once.
+pub const ASKS_MAX: usize = 64;
+/// Pause after a model had no permit to wait for, or the store failed.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Look at queues that have jobs and no slot, in case a hint was lost.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Settings of a worker that a reload may change.
+#[derive(Debug)]
+pub struct WorkerSettings {
+    /// Runs at once.
+    pub concurrency_max: AtomicUsize,
+}
+
+/// Worker of one process.
+pub struct Worker {
+    /// What runs need.
+    pub context: Arc<RunContext>,
+    /// Queues by the present configuration.
+    pub deployables: Arc<Deployables>,
+    /// Settings.
+    pub settings: Arc<WorkerSettings>,
+    turn: AtomicU32,
+    running: AtomicUsize,
+}
+
+/// End of a slot.
+enum SlotEnd {
+    /// It ran a job, or found none.
+    Done(DeployableKey),
+    /// The model has no permit to wait for, or the store failed.
+    Paused(DeployableKey),
+}
+
+impl Worker {
+    /// Creates a worker without a run.
+    pub fn new(
+        context: Arc<RunContext>,
+        deployables: Arc<Deployables>,
+        settings: Arc<WorkerSettings>,
+    ) -> Worker {
+        Worker {
+            context,
+            deployables,
+            settings,
+            turn: AtomicU32::new(1),
+            running: AtomicUsize::new(0),
+        }
+    }
+
+    /// Runs jobs until `draining` is true, then ends: runs go on to `drain_timeout` and are released after it.
+    pub async fn run(
+        self: Arc<Self>,
+        mut draining: watch::Receiver<bool>,
+        drain_timeout: impl Fn() -> Duration,
+    ) {
+        let mut slots: JoinSet<SlotEnd> = JoinSet::new();
+        let mut asks: HashMap<DeployableKey, Arc<AtomicUsize>> = HashMap::new();
+        let mut paused: HashMap<DeployableKey, Instant> = HashMap::new();
+        let signals = &self.context.signals;
+        loop {
+            let has_waiting = self.start_slots(&mut slots, &mut asks, &mut paused);
+            let look = async {
+                match has_waiting {
+                    true => tokio::time::sleep(LOOK_EVERY).await,
+                    false => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = signals.work.notified() => {}
+                () = look => {}
+                Some(ended) = slots.join_next() => self.note(ended, &mut paused),
+                changed = draining.wait_for(|draining| *draining) => {
+                    // A sender that is gone drains too.
+                    let _ = changed;
+                    break;
+                }
+            }
+        }
+        self.drain(slots, drain_timeout()).await;
+    }
+
+    fn note(
+        &self,
+        ended: Result<SlotEnd, tokio::task::JoinError>,
+        paused: &mut HashMap<DeployableKey, Instant>,
+    ) {
+        match ended {
+            Ok(SlotEnd::Done(key)) => _ = paused.remove(&key),
+            Ok(SlotEnd::Paused(key)) => _ = paused.insert(key, Instant::now() + PAUSE),
+            Err(error) => tracing::error!(%error, "a slot for jobs ended: its job is queued again"),
+        }
+    }
+
+    /// Starts slots for jobs that can be taken. Returns whether some have none.
+    fn start_slots(
+        self: &Arc<Self>,
+        slots: &mut JoinSet<SlotEnd>,
+        asks: &mut HashMap<DeployableKey, Arc<AtomicUsize>>,
+        paused: &mut HashMap<DeployableKey, Instant>,
+    ) -> bool {
+        let concurrency_max = self.settings.concurrency_max.load(Ordering::Relaxed);
+        let mut has_waiting = false;
+        let now = Instant::now();
+        paused.retain(|_, until| *until > now);
+        asks.retain(|_, count| count.load(Ordering::Relaxed) > 0);
+        for (key, ready) in self.context.signals.ready() {
+            has_waiting = true;
+            let Some(model) = self.deployables.model(&self.context.shared, &key) else {
+                continue;
+            };
+            if paused.contains_key(&key) {
+                continue;
+            }
+            let permits = usize::try_from(model.spec.permits()).unwrap_or(usize::MAX);
+            let wanted = ready.min(permits).min(ASKS_MAX);
+            let waiting = asks.entry(key.clone()).or_default();
+            while waiting.load(Ordering::Relaxed) < wanted
+                && self.running.load(Ordering::Relaxed) + slots.len() < concurrency_max.max(1)
+            {
+                let ask = CountGuard::new(Arc::clone(waiting));
+                slots.spawn(Arc::clone(self).slot(key.clone(), Arc::clone(&model), ask));
+            }
+        }
+        has_waiting
+    }
+
+    /// One slot: a permit, a job, its run and its end.
+    async fn slot(
+        self: Arc<Self>,
+        key: DeployableKey,
+        model: Arc<ModelRuntime>,
+        ask: CountGuard,
+    ) -> SlotEnd {
+        let Some(permit) = self.permit(&model).await else {
+            return SlotEnd::Paused(key);
+        };
+        let taken = self.take(&key).await;
+        drop(ask);
+        let Ok(taken) = taken else {
+            return SlotEnd::Paused(key);
+        };
+        let Some(run) = taken else {
+            return SlotEnd::Done(key);
+        };
+        // The next slot of the queue may begin to wait.
+        self.context.signals.work.notify_one();
+        self.context.run(run, permit).await;
+        SlotEnd::Done(key)
+    }
+
+    /// Waits for a permit of the model. None when its gate has nothing to wait for.
+    async fn permit(&self, model: &Arc<ModelRuntime>) -> Option<Permit> {
+        let now_us = self.context.shared.clock.micros();
+        let (_, entry) = model.gate.request_permit_at(permit_request(), now_us);
+        match entry {
+            Ok(GateEntry::Leased(permit)) => Some(permit),
+            Ok(GateEntry::Queued(mut waiter)) => waiter.granted().await.ok(),
+            Err(_) => None,
+        }
+    }
+
+    async fn take(&self, key: &DeployableKey) -> Result<Option<StoredRun>, ()> {
+        let request = TakeRequest {
+            deployable: key.clone(),
+            count: 1,
+            turn: self.turn.fetch_add(1, Ordering::Relaxed),
+            preferred_flow: None,
+        };
+        let taken = self.context.store.take(&self.context.worker, request).await;
+        match taken {
+            Ok(mut runs) => Ok(runs.pop()),
+            Err(error) => {
+                tracing::warn!(%error, "no job could be taken");
+                Err(())
+            }
+        }
+    }
+
+    /// Lets runs end, then releases those that go on.
+    async fn drain(&self, mut slots: JoinSet<SlotEnd>, limit: Duration) {
+        let running = self.context.signals.running().len();
+        if running > 0 {
+            tracing::info!(running, "jobs may end before this process does");
+        }
+        let all_ended = async {
+            // Slots that wait for a permit end with the set.
+            while !self.context.signals.running().is_empty() {
+                if slots.join_next().await.is_none() {
+                    break;
+                }
+            }
+        };
+        if tokio::time::timeout(limit, all_ended).await.is_err() {
+            self.context.signals.stop_all(StopCause::Drain);
+            let released = async {
+                while !self.context.signals.running().is_empty() {
+                    if slots.join_next().await.is_none() {
+                        break;
+                    }
+                }
+            };
+            let _ = tokio::time::timeout(PAUSE, released).await;
+        }
+        slots.shutdown().await;
+        // What a dropped slot had taken is queued again.
+        if let Err(error) = self.context.store.retire(&self.context.worker).await {
+            tracing::warn!(%error, "jobs of this process are released at the next start");
+        }
+    }
+}
+
+/// Request for a permit as jobs make it: bounded by their store, and never late.
+fn permit_request() -> PermitRequest {
+    PermitRequest {
+        account: infergate_core::AccountId::ANONYMOUS.into(),
+        weight: 1,
+        priority: 9,
+        is_warm: false,
+        tokens: 1,
+        deadline: Millis::MAX,
+        no_wait: false,
+        avoid: Vec::new(),
+        endpoint_order: None,
+        is_retry: false,
+        is_bounded_elsewhere: true,
+        has_alternative: false,
+    }
+}
+
+/// Number that goes down again by drop.
+struct CountGuard(Arc<AtomicUsize>);
+
+impl CountGuard {
+    fn new(count: Arc<AtomicUsize>) -> CountGuard {
+        count.fetch_add(1, Ordering::Relaxed);
+        CountGuard(count)
+    }
+}
+
+impl Drop for CountGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Makes the id of this incarnation.
+pub fn worker_id(node: &str) -> WorkerId {
+    WorkerId::new(node, fastrand::u32(..))
+}
