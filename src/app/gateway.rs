@@ -18,6 +18,7 @@ use super::capture::CaptureRecorder;
 use super::cluster::Membership;
 use super::discover::DiscoveryReport;
 use super::insight::NodeInsight;
+use super::jobs::JobTasks;
 use super::listen::{AdminThread, Listeners};
 use super::load::{Loader, PreparedConfig};
 use super::plan::node_id;
@@ -29,13 +30,14 @@ use super::serve::fail;
 use super::signals::Signals;
 use super::state_lock::StateLock;
 use super::{
-    announce, capture, cluster, discover, export, housekeeping, listen, nodes, quota_keeper,
+    announce, capture, cluster, discover, export, housekeeping, jobs, listen, nodes, quota_keeper,
     ranking, runtime, seeds,
 };
 use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;
 use crate::config::{Config, LoadedConfig};
 use crate::downstream::{ClientConnections, DownstreamServer};
+use crate::jobs::Jobs;
 use crate::peer::{ClusterHandle, PeerClient};
 use crate::state::{BodyCheckSlots, ConfigSnapshot, Drain, QuotaStore, Shared};
 use crate::telemetry::log::LogHandle;
@@ -52,6 +54,7 @@ const SINK_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Gateway {
     shared: Arc<Shared>,
     edge: Arc<DownstreamServer>,
+    jobs: Option<Arc<Jobs>>,
     admin: Arc<Admin>,
     insight: Arc<NodeInsight>,
     listeners: Listeners,
@@ -93,8 +96,10 @@ impl Gateway {
         let connections = Arc::new(ClientConnections::default());
         let loader = Arc::new(loader);
         let (discovery, reports) = discover::start(&shared, &ready.models).await;
+        let jobs = jobs::open(config, &shared)?;
         let reloader = Reloader::start(
             Arc::clone(&loader),
+            jobs.clone(),
             ready,
             watch,
             requests,
@@ -114,7 +119,8 @@ impl Gateway {
         ));
         let controls = RuntimeKeeper::new(Arc::clone(&shared.runtime), state_dir.clone());
         Ok(Gateway {
-            edge: Arc::new(DownstreamServer::new(Arc::clone(&shared))),
+            edge: Arc::new(DownstreamServer::new(Arc::clone(&shared), jobs.clone())),
+            jobs,
             admin: Arc::new(Admin::new(Arc::clone(&insight) as _, controls, handle)),
             insight,
             shared,
@@ -135,6 +141,7 @@ impl Gateway {
         let Gateway {
             shared,
             edge,
+            jobs,
             admin,
             insight,
             listeners,
@@ -184,11 +191,13 @@ impl Gateway {
         tasks.spawn(capture::record(Arc::clone(&recorder)));
         announce::announce(reloader.config(), &shared.snapshot.load());
         tasks.spawn(reloader.run(signals.hangup()));
+        let mut jobs = JobTasks::start(jobs, &mut tasks);
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
         keeper.run_until(signals.terminate()).await;
         keeper.set_draining();
-        let drained = drain(&shared, &closing, &mut signals);
+        let drained = drain_all(&shared, &closing, &mut signals, &mut jobs);
         let code = keeper.run_until(drained).await;
+        jobs.flush().await;
         tasks.shutdown().await;
         // Requests that were cut off leave their events on the way out.
         if timeout(CANCEL_TIMEOUT, shared.drain.idle()).await.is_err() {
@@ -241,6 +250,26 @@ pub(super) fn build_shared(
         runtime: flags,
         started_unix_secs: clock.wall().unix_timestamp().unsigned_abs(),
     }))
+}
+
+/// Drains requests and jobs; a second signal ends both at once.
+async fn drain_all(
+    shared: &Shared,
+    closing: &watch::Sender<bool>,
+    signals: &mut Signals,
+    jobs: &mut JobTasks,
+) -> ExitCode {
+    jobs.stop();
+    let code = drain(shared, closing, signals).await;
+    if code == ExitCode::SUCCESS {
+        tokio::select! {
+            () = jobs.ended() => return code,
+            () = signals.terminate() => {}
+        }
+    }
+    jobs.release();
+    let _ = timeout(CANCEL_TIMEOUT, jobs.ended()).await;
+    ExitCode::FAILURE
 }
 
 /// Notifies other nodes first, then fails readiness; new connections are still served for the delay;

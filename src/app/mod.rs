@@ -20,6 +20,7 @@ mod insight;
 mod interim_config;
 #[cfg(test)]
 mod job_receiver;
+mod jobs;
 mod listen;
 mod load;
 mod nodes;

@@ -16,10 +16,12 @@ use crate::admin::{ReloadProblem, ReloadReport, ReloadRequest};
 use crate::app::discover::{DiscoveryFeed, DiscoveryReport};
 use crate::app::discovered::{self, DiscoveryState};
 use crate::app::interim_config::interim_config;
+use crate::app::jobs;
 use crate::app::load::{Loader, NamedFile, PrepareError, PreparedConfig, changed_files};
 use crate::app::plan::snapshot_plan;
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config};
+use crate::jobs::Jobs;
 use crate::peer::NodeCredentials;
 use crate::plugin::{CompileWait, PluginSnapshot};
 use crate::state::{ConfigSnapshot, Shared};
@@ -54,6 +56,7 @@ pub struct ConfigStatus {
 /// Applies configurations.
 pub struct Reloader {
     loader: Arc<Loader>,
+    jobs: Option<Arc<Jobs>>,
     current: Config,
     /// Files the current configuration names, as they were when it was loaded.
     files: Vec<NamedFile>,
@@ -74,6 +77,7 @@ impl Reloader {
     /// Puts the first configuration into effect.
     pub fn start(
         loader: Arc<Loader>,
+        jobs: Option<Arc<Jobs>>,
         first: PreparedConfig,
         watch: FileWatch,
         requests: mpsc::Receiver<ReloadRequest>,
@@ -90,6 +94,7 @@ impl Reloader {
         } = first;
         let mut reloader = Reloader {
             loader,
+            jobs,
             started_with: loaded.config.clone(),
             current: loaded.config,
             files,
@@ -321,6 +326,9 @@ impl Reloader {
         self.swap_snapshot(next);
         self.loader.apply(&self.current);
         sink.reconfigure(&self.current.events);
+        if let (Some(jobs), Some(choices)) = (&self.jobs, jobs::choices(&self.current)) {
+            jobs.configure(choices);
+        }
         if let Err(error) = self.logs.apply(&self.current.log) {
             tracing::warn!(%error, "the log level stays as it is");
         }

@@ -11,6 +11,7 @@ use infergate_core::model::{AccountSpec, ModelSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::jobs::{JobsConfig, ReplicateConfig};
 use crate::peer::{Cluster, PeersListener};
 use crate::plugin::PluginSpec;
 use crate::state::{Cors, Headers, Limits, Readiness, Timeouts};
@@ -55,6 +56,17 @@ pub struct Config {
     /// Models that requests may name.
     #[serde(default)]
     pub models: Vec<ModelSpec>,
+    /// Durable jobs: predictions that outlive their request. Without it their routes answer 404. Adding or removing
+    /// it takes a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<JobsConfig>,
+    /// Choices of the Replicate API.
+    #[serde(default)]
+    pub replicate: ReplicateConfig,
+    /// Scheme and host under which clients reach the gateway, for URLs in objects; `http://` and the request's
+    /// `Host` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_url: Option<Arc<str>>,
     /// Wasm components that decide about models: what input they take, what they cost, where they
     /// go. Models name them under `plugins`.
     #[serde(default)]

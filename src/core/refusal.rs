@@ -123,6 +123,8 @@ pub enum Refusal {
     InvalidResponse,
     /// The budget for buffered bodies is spent.
     BodyBudgetSpent,
+    /// The store of durable jobs accepts none at the moment.
+    JobsUnavailable,
     /// The node is draining.
     Draining,
     /// A defect in this gateway; the log has the cause under the request id.
@@ -211,6 +213,7 @@ impl Refusal {
             PluginFailed => row((502, 502), 3052, ("server_error", "plugin_failed"), "a plugin of this model failed", Gateway, RetryClass::Never),
             InvalidResponse => row((502, 502), 3050, ("server_error", "upstream_failed"), "the model server answered in a form that does not fit the task of this model", Upstream, RetryClass::Never),
             BodyBudgetSpent => row((503, 503), 3051, ("server_error", "overloaded"), "too many request bodies at once, please try again", Gateway, RetryClass::Later),
+            JobsUnavailable => row((503, 503), 3056, ("server_error", "jobs_unavailable"), "jobs cannot be accepted or shown at the moment, please try again", Gateway, RetryClass::Later),
             Draining => row((503, 503), 3051, ("server_error", "overloaded"), "this node is shutting down, please try again", Gateway, RetryClass::Later),
             Internal => row((500, 500), 3099, ("server_error", "internal_error"), "an internal error occurred; quote the request id", Gateway, RetryClass::No),
             ClientGone => row((499, 499), 3008, ("client_error", "client_gone"), "the client closed the connection", Caller, RetryClass::No),
@@ -250,6 +253,7 @@ impl Refusal {
             Refusal::PluginFailed => "plugin-failed",
             Refusal::InvalidResponse => "answer-unfit",
             Refusal::BodyBudgetSpent => "body-budget-spent",
+            Refusal::JobsUnavailable => "jobs-unavailable",
             Refusal::Draining => "draining",
             Refusal::Internal => "internal",
             Refusal::ClientGone => "client-gone",

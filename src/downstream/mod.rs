@@ -10,6 +10,7 @@ mod forwarded;
 mod http1;
 mod peer_requests;
 mod preflight;
+mod replicate;
 mod request_body;
 mod serve;
 mod server;

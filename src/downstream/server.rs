@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::session::{RequestReadError, Session};
 use super::{peer_requests, preflight, request_body};
+use crate::jobs::Jobs;
 use crate::peer::FORWARDED_HEAD_BYTES_MAX;
 use crate::pipeline::{
     self, AuthenticatedRequest, InferenceRequest, RequestContext, RequestError, RequestedOperation,
@@ -22,12 +23,14 @@ use crate::upstream::ModelRuntime;
 /// The client-facing server.
 pub struct DownstreamServer {
     pub(super) shared: Arc<Shared>,
+    /// The durable path, where it is configured.
+    pub(super) jobs: Option<Arc<Jobs>>,
 }
 
 impl DownstreamServer {
     /// A server over what is shared.
-    pub fn new(shared: Arc<Shared>) -> DownstreamServer {
-        DownstreamServer { shared }
+    pub fn new(shared: Arc<Shared>, jobs: Option<Arc<Jobs>>) -> DownstreamServer {
+        DownstreamServer { shared, jobs }
     }
 
     /// Handles one request: the catalog here, inference in the pipeline.
@@ -40,6 +43,10 @@ impl DownstreamServer {
         let (head, requested) = AuthenticatedRequest::read(session.request_head(), ctx)?;
         let (operation, path_model) = match requested {
             RequestedOperation::Call(operation, model) => (operation, model),
+            RequestedOperation::Replicate(route) => {
+                // Boxed: inference requests have no room for it.
+                return Box::pin(self.answer_replicate(session, ctx, head, *route)).await;
+            }
             other => {
                 return self
                     .answer_catalog(session, ctx, &head.account, other)

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::api::ApiDialect;
+use infergate_core::api::dialects::DIALECTS;
 use infergate_core::job::{EndReason, JobDefinition, JobOutcome, JobProgress, JobState, StoreTime};
 
 use super::ends;
-use super::request::JobResult;
+use super::request::{JobResult, StoredRequest};
 use super::store::{EndRecord, EndRenderer, JobStore};
-use super::store_clock::{StoreClock, rfc3339_micros};
+use super::store_clock::rfc3339_micros;
 use crate::state::Shared;
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::event::{EventFlags, JobFacts};
@@ -42,10 +43,15 @@ pub fn complete_event(
     progress: &JobProgress,
     (state, reason): (JobState, Option<EndReason>),
     times: EndTimes,
+    api: &str,
 ) {
     let span_us = |from: StoreTime, to: StoreTime| to.since(from).0.saturating_mul(1000);
     let waited_until = times.started.unwrap_or(times.ended);
     event.request_id = format!("{}:{}", definition.id, progress.epoch).into();
+    let dialects = DIALECTS.iter().map(|dialect| dialect.id());
+    if let Some(dialect) = dialects.into_iter().find(|dialect| dialect.name() == api) {
+        event.dialect = dialect;
+    }
     event.status = 0;
     event.outcome = ends::outcome(state, reason);
     event.reason = reason.map(EndReason::code);
@@ -87,14 +93,12 @@ pub struct EventPlace {
 pub struct UnrunEnds {
     /// Node of the events.
     pub place: EventPlace,
-    /// Clocks.
+    /// Clock.
     pub clock: Clock,
-    /// Clock of the store.
-    pub store_clock: StoreClock,
 }
 
 impl EndRenderer for UnrunEnds {
-    fn render(&self, outcome: &JobOutcome, _payload: &[u8]) -> EndRecord {
+    fn render(&self, outcome: &JobOutcome, payload: &[u8]) -> EndRecord {
         let text = outcome.reason.map_or("", EndReason::text);
         let mut event = self.empty_event(outcome);
         let times = EndTimes {
@@ -103,12 +107,16 @@ impl EndRenderer for UnrunEnds {
             taken: outcome.progress.taken,
         };
         let end = (outcome.state, outcome.reason);
+        let api = StoredRequest::read(payload)
+            .map(|request| request.api)
+            .unwrap_or_default();
         complete_event(
             &mut event,
             &outcome.definition,
             &outcome.progress,
             end,
             times,
+            &api,
         );
         EndRecord {
             result: JobResult::failed(text).to_bytes().into(),

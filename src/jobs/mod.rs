@@ -3,17 +3,26 @@
 //! Not a second pipeline: a job is a stored request, and its run is the request pipeline's with another receiver.
 //! Callers submit, read, list and cancel through [`Jobs`]; nothing else of the module is theirs.
 
-mod deployables;
+mod catalog;
+mod config;
 mod embedded;
 mod ends;
 mod events;
+mod object;
 mod output;
 mod receiver;
 mod request;
 mod run;
+mod service;
 mod signals;
 mod store;
 mod store_clock;
 mod worker;
 
-pub use signals::JobSignals;
+pub use catalog::CatalogModel;
+pub use config::{JobsConfig, ReplicateConfig};
+pub use events::EventPlace;
+pub use object::{ShownStatus, replicate_object};
+pub use request::StoredRequest;
+pub use service::{JobChoices, Jobs, SubmitRequest};
+pub use store::{IdempotencyKey, JobListing, StoredJob};

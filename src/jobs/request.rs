@@ -58,6 +58,14 @@ impl StoredRequest {
         }
     }
 
+    /// Returns whether a receiver wants to hear of the end.
+    pub fn wants_completed(&self) -> bool {
+        let events = self.webhook_events.as_ref();
+        let is_wanted =
+            events.is_none_or(|events| events.iter().any(|event| &**event == "completed"));
+        self.webhook.is_some() && is_wanted
+    }
+
     /// Returns the document.
     pub fn to_payload(&self) -> Vec<u8> {
         // Texts and raw JSON: there is nothing that could not be written.

@@ -56,6 +56,8 @@ struct FinishedRun {
     facts: RunFacts,
     result: JobResult,
     ctx: RequestContext,
+    /// API of the submit.
+    api: Arc<str>,
 }
 
 impl RunContext {
@@ -148,7 +150,12 @@ impl RunContext {
             error: refused.or(error),
             ..JobResult::default()
         };
-        FinishedRun { facts, result, ctx }
+        FinishedRun {
+            facts,
+            result,
+            ctx,
+            api: Arc::clone(&request.api),
+        }
     }
 
     /// Makes the request of the pipeline: account and model as they are now.
@@ -200,6 +207,7 @@ impl RunContext {
             facts,
             mut result,
             mut ctx,
+            api,
         } = finished;
         let decision = decide(&facts);
         let (state, reason, is_charged) = match decision {
@@ -238,7 +246,7 @@ impl RunContext {
         if !is_charged {
             ctx.waive_charge();
         }
-        let record = self.record(taken, (state, reason), result, &mut ctx);
+        let record = self.record(taken, (state, reason), (result, &api), &mut ctx);
         drop(ctx);
         self.write_end(taken, (state, reason), record).await;
     }
@@ -248,7 +256,7 @@ impl RunContext {
         &self,
         taken: &TakenJob,
         end: (JobState, Option<EndReason>),
-        mut result: JobResult,
+        (mut result, api): (JobResult, &str),
         ctx: &mut RequestContext,
     ) -> EndRecord {
         let now = self.clock.now();
@@ -263,7 +271,8 @@ impl RunContext {
                 event: Bytes::new(),
             };
         };
-        events::complete_event(&mut event, &taken.definition, &taken.progress, end, times);
+        let (definition, progress) = (&taken.definition, &taken.progress);
+        events::complete_event(&mut event, definition, progress, end, times, api);
         let secs = |from: StoreTime| now.since(from).0 as f64 / 1000.0;
         let metrics = &mut result.metrics;
         for (name, count) in [
@@ -299,7 +308,7 @@ impl RunContext {
         };
         let shared = &self.shared;
         let mut ctx = RequestContext::for_job(shared, shared.drain.enter(), header);
-        let record = self.record(taken, end, JobResult::failed(reason.text()), &mut ctx);
+        let record = self.record(taken, end, (JobResult::failed(reason.text()), ""), &mut ctx);
         drop(ctx);
         self.write_end(taken, end, record).await;
     }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::deployables::Deployables;
+use super::catalog::JobCatalog;
 use super::run::RunContext;
 use super::signals::StopCause;
 use super::store::StoredRun;
@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Settings of a worker that a reload may change.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct WorkerSettings {
     /// Runs at once.
     pub concurrency_max: AtomicUsize,
@@ -40,8 +40,8 @@ pub struct WorkerSettings {
 pub struct Worker {
     /// What runs need.
     pub context: Arc<RunContext>,
-    /// Queues by the present configuration.
-    pub deployables: Arc<Deployables>,
+    /// Models that accept jobs.
+    pub catalog: Arc<JobCatalog>,
     /// Settings.
     pub settings: Arc<WorkerSettings>,
     turn: AtomicU32,
@@ -60,12 +60,12 @@ impl Worker {
     /// Creates a worker without a run.
     pub fn new(
         context: Arc<RunContext>,
-        deployables: Arc<Deployables>,
+        catalog: Arc<JobCatalog>,
         settings: Arc<WorkerSettings>,
     ) -> Worker {
         Worker {
             context,
-            deployables,
+            catalog,
             settings,
             turn: AtomicU32::new(1),
             running: AtomicUsize::new(0),
@@ -130,7 +130,7 @@ impl Worker {
         asks.retain(|_, count| count.load(Ordering::Relaxed) > 0);
         for (key, ready) in self.context.signals.ready() {
             has_waiting = true;
-            let Some(model) = self.deployables.model(&self.context.shared, &key) else {
+            let Some(model) = self.catalog.of_queue(&self.context.shared, &key) else {
                 continue;
             };
             if paused.contains_key(&key) {

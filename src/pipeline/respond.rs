@@ -63,7 +63,7 @@ pub async fn refuse(
         return end_stream_with_error(downstream, ctx, refusal).await;
     }
     let rendered = render::refusal(ctx.dialect(), refusal, Some(ctx.request_id()));
-    let mut head = json_head(
+    let mut head = error_head(
         rendered.status,
         rendered.body.len(),
         (ctx.dialect(), ctx.request_id()),
@@ -101,6 +101,24 @@ pub async fn json(
     let mut head = json_head(200, body.len(), (ctx.dialect(), ctx.request_id()));
     head.extend(ctx.page_origin.lines());
     ctx.status = 200;
+    downstream.respond(head, body.into()).await
+}
+
+/// Answers with a JSON body, a status and further lines.
+///
+/// # Errors
+/// The client is gone.
+pub async fn json_with(
+    downstream: &mut impl Downstream,
+    ctx: &mut RequestContext,
+    (status, body): (u16, Vec<u8>),
+    lines: &[(&'static str, String)],
+) -> Result<(), DownstreamClosed> {
+    let mut head = json_head(status, body.len(), (ctx.dialect(), ctx.request_id()));
+    head.extend(lines.iter().map(|(name, value)| (*name, value.as_bytes())));
+    head.extend(ctx.page_origin.lines());
+    head.extend(ctx.rate_lines().iter());
+    ctx.status = status;
     downstream.respond(head, body.into()).await
 }
 
@@ -148,7 +166,7 @@ pub async fn refuse_unread(
     let id = request_id();
     let rendered = render::refusal(dialect, refusal, Some(&id));
     tracing::debug!(request_id = &*id, ?refusal, "not a request");
-    let mut head = json_head(rendered.status, rendered.body.len(), (dialect, &id));
+    let mut head = error_head(rendered.status, rendered.body.len(), (dialect, &id));
     head.extend(page.lines());
     if rendered.never_retry {
         head.append("x-should-retry", b"false");
@@ -193,13 +211,22 @@ async fn end_stream_with_error(
     downstream.finish(event.freeze()).await
 }
 
-fn json_head(
+fn json_head(status: u16, length: usize, names: (ApiDialect, &str)) -> ResponseHead {
+    body_head("application/json", status, length, names)
+}
+
+fn error_head(status: u16, length: usize, names: (ApiDialect, &str)) -> ResponseHead {
+    body_head(names.0.rules().error_content_type(), status, length, names)
+}
+
+fn body_head(
+    content_type: &str,
     status: u16,
     length: usize,
     (dialect, request_id): (ApiDialect, &str),
 ) -> ResponseHead {
     let mut head = ResponseHead::new(status);
-    head.append("content-type", b"application/json");
+    head.append("content-type", content_type.as_bytes());
     head.set_length(length as u64);
     write_request_id(&mut head, dialect, request_id);
     head

@@ -3,7 +3,8 @@
 //! Not a reader of ended jobs. Calls are gathered while the disk syncs: one transaction for all of them, then their
 //! answers. Ends by time, due releases and removal of old rows happen here between calls.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
@@ -73,6 +74,8 @@ pub(super) struct StoreOwner {
     shared: Arc<OwnerShared>,
     waiting: Receiver<Command>,
     open: Option<OpenStore>,
+    /// Lock on the folder: one process owns the store.
+    lock: Option<File>,
     housekeeping_at: StoreTime,
     /// The first opening of the process: running jobs are those of a dead one.
     is_first: bool,
@@ -84,6 +87,7 @@ impl StoreOwner {
             shared,
             waiting,
             open: None,
+            lock: None,
             housekeeping_at: StoreTime::default(),
             is_first: true,
         }
@@ -138,10 +142,10 @@ impl StoreOwner {
         }
     }
 
-    fn try_open(&self) -> Result<OpenStore, String> {
-        let folder = self.shared.path.parent();
-        let made = folder.map_or(Ok(()), fs::create_dir_all);
-        made.map_err(|error| error.to_string())?;
+    fn try_open(&mut self) -> Result<OpenStore, String> {
+        if self.lock.is_none() {
+            self.lock = Some(lock_folder(&self.shared.path)?);
+        }
         let opened = Database::open(&self.shared.path, Access::Write);
         let database = opened.map_err(|error| error.to_string())?;
         let now = self.shared.clock.now();
@@ -249,6 +253,24 @@ impl StoreOwner {
         let Some(open) = &self.open else { return };
         let counts = open.table.ready_counts();
         self.shared.signals.set_ready(counts);
+    }
+}
+
+/// Locks the folder of the store, which is made where there is none. The kernel ends the lock with the process.
+fn lock_folder(path: &Path) -> Result<File, String> {
+    let folder = path.parent().unwrap_or(path);
+    let lock = fs::create_dir_all(folder).and_then(|()| {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        options.open(folder.join("lock"))
+    });
+    let lock = lock.map_err(|error| error.to_string())?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            Err("another process has it: it is opened when that ends".to_owned())
+        }
+        Err(TryLockError::Error(error)) => Err(error.to_string()),
     }
 }
 

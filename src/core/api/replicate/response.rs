@@ -117,7 +117,7 @@ pub struct ModelView<'a> {
     /// Sentence about it.
     pub description: &'a str,
     /// Moment at which the catalogue was made, RFC 3339.
-    pub created_at: &'a str,
+    pub created_at: String,
     /// Versions, newest first.
     pub versions: Vec<String>,
     /// Schema of the input, JSON.

@@ -1,0 +1,246 @@
+//! Creates of predictions and trainings: from the request to the stored job, and the wait for its end.
+//!
+//! The job goes on when the client leaves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use infergate_core::api::replicate::{
+    CreateRequest, ReplicateRoute, VersionName, read_create, wait_preference,
+};
+use infergate_core::job::cancel_after::parse_cancel_after;
+use infergate_core::job::{JobClass, JobKind};
+use infergate_core::model::{Access, AccountSpec, Catalog, WhenQuotaUsed};
+use infergate_core::{Millis, Refusal};
+use sha2::{Digest, Sha256};
+
+use super::Answer;
+use super::objects;
+use crate::downstream::request_body;
+use crate::downstream::server::DownstreamServer;
+use crate::downstream::session::Session;
+use crate::jobs::{
+    CatalogModel, IdempotencyKey, Jobs, ShownStatus, StoredJob, StoredRequest, SubmitRequest,
+    replicate_object,
+};
+use crate::pipeline::{
+    AuthenticatedRequest, Downstream, RequestContext, RequestError, RequestHead,
+};
+
+/// Longest idempotency key, bytes.
+const KEY_BYTES_MAX: usize = 255;
+/// Part of the wait that is left for the answer.
+const ANSWER_TIME: Duration = Duration::from_millis(250);
+
+/// Wishes in the head of a create.
+struct CreateHead {
+    base_url: String,
+    wait_secs: Option<u64>,
+    cancel_after: Option<Millis>,
+    key: Option<Arc<str>>,
+    is_batch: bool,
+    target: String,
+}
+
+fn unprocessable(pointer: &str, message: impl Into<String>) -> Refusal {
+    Refusal::Rejected {
+        status: 422,
+        pointer: pointer.to_owned(),
+        message: message.into(),
+    }
+}
+
+impl CreateHead {
+    fn read(head: RequestHead<'_>, jobs: &Jobs) -> Result<CreateHead, Refusal> {
+        let text = |name: &str| head.headers.text_of(name);
+        let cancel_after = text("cancel-after").map(parse_cancel_after).transpose();
+        let cancel_after =
+            cancel_after.map_err(|error| unprocessable("", format!("`Cancel-After` {error}")))?;
+        let key = head.headers.get("idempotency-key");
+        let key = match key {
+            None => None,
+            Some(key) if (1..=KEY_BYTES_MAX).contains(&key.len()) => {
+                Some(String::from_utf8_lossy(key).into())
+            }
+            Some(_) => {
+                return Err(unprocessable("", "`Idempotency-Key` has 1 to 255 bytes"));
+            }
+        };
+        let class = text("x-infergate-class");
+        Ok(CreateHead {
+            base_url: objects::base_url(head, jobs),
+            wait_secs: text("prefer").and_then(wait_preference),
+            cancel_after,
+            key,
+            is_batch: class.is_some_and(|class| class.eq_ignore_ascii_case("batch")),
+            target: head.target.to_owned(),
+        })
+    }
+}
+
+/// Creates a job.
+pub(super) async fn create(
+    server: &DownstreamServer,
+    jobs: &Jobs,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    request: &AuthenticatedRequest,
+    route: ReplicateRoute,
+) -> Result<Answer, RequestError> {
+    if jobs.is_draining() {
+        return Err(Refusal::Draining.into());
+    }
+    let account = &request.account;
+    if account.has_rates() {
+        ctx.rate_account = Some(Arc::clone(account));
+    }
+    account.take_unit(ctx.arrival)?;
+    let head = CreateHead::read(session.request_head(), jobs)?;
+    let shared = &server.shared;
+    let (body, share) = request_body::read_body(shared, session, ctx, account).await?;
+    let digest = digest(&head.target, &body);
+    let read = read_create(&body)?;
+    let (model, submit) = prepare(server, jobs, request, (&head, read, digest), route)?;
+    let stored = jobs.submit(submit.of(&account.spec, &model)).await;
+    let job = match stored {
+        Ok(job) => job,
+        Err(refusal) => {
+            if refusal.is_out_of_capacity() || refusal == Refusal::JobsUnavailable {
+                account.refund_unit();
+            }
+            return Err(refusal.into());
+        }
+    };
+    drop((body, share));
+    answer(jobs, session, head.wait_secs, job).await
+}
+
+/// Answers with the job, after the wait that the client wants.
+async fn answer(
+    jobs: &Jobs,
+    session: &mut Session,
+    wait_secs: Option<u64>,
+    job: StoredJob,
+) -> Result<Answer, RequestError> {
+    let mut lines = Vec::new();
+    let mut job = job;
+    if let Some(secs) = wait_secs {
+        lines.push(("preference-applied", format!("wait={secs}")));
+        let limit = Duration::from_secs(secs) - ANSWER_TIME;
+        let ended = tokio::select! {
+            ended = jobs.wait(job.definition.id, limit) => ended?,
+            () = session.closed() => return Err(RequestError::Aborted),
+        };
+        job = ended.unwrap_or(job);
+    }
+    Ok(Answer {
+        status: 201,
+        body: replicate_object(&jobs.choices(), &job, ShownStatus::Starting),
+        lines,
+    })
+}
+
+/// Submit without the parts that are borrowed.
+struct PreparedSubmit {
+    kind: JobKind,
+    class: JobClass,
+    cancel_after: Option<Millis>,
+    timeout: Option<Millis>,
+    request: StoredRequest,
+    key: Option<IdempotencyKey>,
+}
+
+impl PreparedSubmit {
+    fn of<'a>(self, account: &'a AccountSpec, model: &'a CatalogModel) -> SubmitRequest<'a> {
+        SubmitRequest {
+            account,
+            model,
+            kind: self.kind,
+            class: self.class,
+            cancel_after: self.cancel_after,
+            timeout: self.timeout,
+            request: self.request,
+            key: self.key,
+        }
+    }
+}
+
+/// Finds the model, checks what can be checked before the job is stored, and makes the stored request.
+fn prepare(
+    server: &DownstreamServer,
+    jobs: &Jobs,
+    request: &AuthenticatedRequest,
+    (head, read, digest): (&CreateHead, CreateRequest, [u8; 32]),
+    route: ReplicateRoute,
+) -> Result<(Arc<CatalogModel>, PreparedSubmit), Refusal> {
+    let account = &request.account.spec;
+    let (model, version) = find_model(server, jobs, account, &read, &route)?;
+    let spec = &model.runtime.spec;
+    if let Some(limit) = account.neurons_per_day
+        && spec.jobs.when_quota_used == WhenQuotaUsed::Fail
+    {
+        server.shared.quota.check(&account.id, limit)?;
+    }
+    let class = match (head.is_batch, head.wait_secs) {
+        (true, _) => JobClass::Batch,
+        (false, Some(_)) => JobClass::Interactive,
+        (false, None) => JobClass::Normal,
+    };
+    let events = read.webhook_events;
+    let stored = StoredRequest {
+        v: StoredRequest::VERSION,
+        input: read.input,
+        shown_model: model.shown_name(),
+        version,
+        base_url: head.base_url.as_str().into(),
+        api: "replicate".into(),
+        webhook: read.webhook.map(Arc::from),
+        webhook_events: events.map(|events| events.into_iter().map(Arc::from).collect()),
+        deployment: None,
+        destination: read.destination.map(Arc::from),
+    };
+    let submit = PreparedSubmit {
+        kind: JobKind::Prediction,
+        class,
+        cancel_after: head.cancel_after,
+        timeout: request.requested_timeout,
+        request: stored,
+        key: head.key.clone().map(|key| IdempotencyKey { key, digest }),
+    };
+    Ok((model, submit))
+}
+
+fn find_model(
+    server: &DownstreamServer,
+    jobs: &Jobs,
+    account: &AccountSpec,
+    read: &CreateRequest,
+    route: &ReplicateRoute,
+) -> Result<(Arc<CatalogModel>, Arc<str>), Refusal> {
+    let allowed = |found: Option<(Arc<CatalogModel>, Arc<str>)>| {
+        found.filter(|(model, _)| Catalog::access(account, &model.runtime.spec) == Access::Allowed)
+    };
+    let find = |name| allowed(jobs.catalog.find(&server.shared, name));
+    match route {
+        ReplicateRoute::CreateOfModel(path) => {
+            find(VersionName::Model(&path.full())).ok_or(Refusal::NoSuchModel)
+        }
+        ReplicateRoute::CreateOfDeployment(_) => Err(Refusal::NoSuchModel),
+        ReplicateRoute::CreateTraining(..) => Err(unprocessable("", "the model has no trainer")),
+        _ => {
+            let version = read.version.as_deref();
+            let version = version.ok_or_else(|| unprocessable("/version", "is required"))?;
+            let unknown = || unprocessable("", "Invalid version or not permitted");
+            find(VersionName::read(version)).ok_or_else(unknown)
+        }
+    }
+}
+
+/// Digest by which a repeated create is recognized.
+fn digest(target: &str, body: &[u8]) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    digest.update(target);
+    digest.update([0]);
+    digest.update(body);
+    digest.finalize().into()
+}

@@ -1,0 +1,135 @@
+//! Routes that show, list and cancel jobs.
+//!
+//! A job of another account is as unknown as one that is not there.
+
+use std::time::Duration;
+
+use infergate_core::Refusal;
+use infergate_core::api::replicate::{JobCollection, PageView};
+use infergate_core::job::{CanceledBy, JobId, JobKind};
+use infergate_core::model::AccountSpec;
+
+use super::Answer;
+use crate::jobs::{JobListing, Jobs, ShownStatus, StoredJob, replicate_object};
+use crate::pipeline::RequestHead;
+
+/// Objects of a list's part.
+const PAGE_OBJECTS: usize = 100;
+/// Longest wait of a cancel for the end of the run.
+const CANCEL_WAIT: Duration = Duration::from_secs(2);
+/// Host of URLs where a request names none.
+const NO_HOST: &str = "localhost";
+
+/// Scheme and host of a client's URLs.
+pub(super) fn base_url(head: RequestHead<'_>, jobs: &Jobs) -> String {
+    if let Some(url) = &jobs.choices().public_url {
+        return url.trim_end_matches('/').to_owned();
+    }
+    let host = head.headers.text_of("host").unwrap_or(NO_HOST);
+    format!("http://{host}")
+}
+
+/// Returns the kind of a collection's jobs.
+pub(super) fn kind_of(collection: JobCollection) -> JobKind {
+    match collection {
+        JobCollection::Predictions => JobKind::Prediction,
+        JobCollection::Trainings => JobKind::Training,
+    }
+}
+
+/// Finds a job of an account.
+async fn find(
+    jobs: &Jobs,
+    account: &AccountSpec,
+    collection: JobCollection,
+    id: &str,
+) -> Result<StoredJob, Refusal> {
+    let unknown = || Refusal::Rejected {
+        status: 404,
+        pointer: String::new(),
+        message: "no such object: it is another account's, its time is over, or it never was"
+            .to_owned(),
+    };
+    let id: JobId = id.parse().map_err(|_| unknown())?;
+    let found = jobs.get(id).await?.ok_or_else(unknown)?;
+    let is_own = found.definition.account == account.id;
+    let is_kind = found.definition.kind == kind_of(collection);
+    match is_own && is_kind {
+        true => Ok(found),
+        false => Err(unknown()),
+    }
+}
+
+/// Shows a job.
+pub(super) async fn get(
+    jobs: &Jobs,
+    account: &AccountSpec,
+    collection: JobCollection,
+    id: &str,
+) -> Result<Answer, Refusal> {
+    let job = find(jobs, account, collection, id).await?;
+    Ok(Answer::ok(replicate_object(
+        &jobs.choices(),
+        &job,
+        ShownStatus::Present,
+    )))
+}
+
+/// Lists the jobs of an account.
+pub(super) async fn list(
+    jobs: &Jobs,
+    account: &AccountSpec,
+    (collection, query): (JobCollection, &str),
+    host: &str,
+) -> Result<Answer, Refusal> {
+    let cursor = query
+        .split('&')
+        .find_map(|pair| pair.strip_prefix("cursor="));
+    let before = cursor.map(|cursor| cursor.parse::<i64>()).transpose();
+    let before = before.map_err(|_| Refusal::Rejected {
+        status: 422,
+        pointer: String::new(),
+        message: "`cursor` is not one of this list".to_owned(),
+    })?;
+    let listing = JobListing {
+        account: Some(account.id.clone()),
+        kind: Some(kind_of(collection)),
+        state: None,
+        before,
+        limit: PAGE_OBJECTS + 1,
+    };
+    let mut found = jobs.list(listing).await?;
+    let has_more = found.len() > PAGE_OBJECTS;
+    found.truncate(PAGE_OBJECTS);
+    let last = found.last().map(|job| job.place).filter(|_| has_more);
+    let segment = collection.segment();
+    let choices = jobs.choices();
+    let page = PageView {
+        previous: None,
+        next: last.map(|place| format!("{host}/v1/{segment}?cursor={place}")),
+        results: found
+            .iter()
+            .map(|job| replicate_object(&choices, job, ShownStatus::Present))
+            .collect(),
+    };
+    Ok(Answer::ok(page.to_bytes()))
+}
+
+/// Cancels a job, and waits a moment for its end.
+pub(super) async fn cancel(
+    jobs: &Jobs,
+    account: &AccountSpec,
+    collection: JobCollection,
+    id: &str,
+) -> Result<Answer, Refusal> {
+    let job = find(jobs, account, collection, id).await?;
+    let id = job.definition.id;
+    jobs.cancel(id, CanceledBy::User).await?;
+    let ended = jobs.wait(id, CANCEL_WAIT).await?;
+    let job = ended.unwrap_or(job);
+    Ok(Answer::ok(replicate_object(
+        &jobs.choices(),
+        &job,
+        ShownStatus::Present,
+    )))
+}

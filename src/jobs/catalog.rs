@@ -1,0 +1,167 @@
+//! Models as the durable path names them: by queue, by version, by `owner/name`.
+//!
+//! Not the models themselves. The table is made again when another configuration is in force.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use hashbrown::HashMap;
+use infergate_core::api::replicate::{VersionName, model_path};
+use infergate_core::job::{DeployableKey, DeployableKind};
+use infergate_core::model::ModelSpec;
+use sha2::{Digest, Sha256};
+
+use crate::state::Shared;
+use crate::upstream::ModelRuntime;
+
+/// Returns the key of a queue by its configured name.
+pub fn key_of(kind: DeployableKind, name: &str) -> DeployableKey {
+    DeployableKey::new(kind, &Sha256::digest(name).into())
+}
+
+/// Model of the catalogue.
+pub struct CatalogModel {
+    /// The model.
+    pub runtime: Arc<ModelRuntime>,
+    /// Name as `owner/name`, where its id or an alias is one.
+    pub path: Option<Arc<str>>,
+    /// Versions, newest first; at least one.
+    pub versions: Vec<Arc<str>>,
+    /// Queue of its predictions.
+    pub queue: DeployableKey,
+}
+
+impl CatalogModel {
+    fn new(runtime: &Arc<ModelRuntime>) -> CatalogModel {
+        let spec = &runtime.spec;
+        let names = std::iter::once(&spec.id).chain(&spec.aliases);
+        let path = names
+            .map(|name| name.as_str())
+            .find(|name| model_path(name));
+        CatalogModel {
+            runtime: Arc::clone(runtime),
+            path: path.map(Arc::from),
+            versions: versions(spec),
+            queue: key_of(DeployableKind::Model, spec.id.as_str()),
+        }
+    }
+
+    /// Returns the name that objects show.
+    pub fn shown_name(&self) -> Arc<str> {
+        let id = || self.runtime.spec.id.as_str().into();
+        self.path.clone().unwrap_or_else(id)
+    }
+}
+
+/// Versions of a model: one, which follows from what serves it.
+fn versions(spec: &ModelSpec) -> Vec<Arc<str>> {
+    let mut digest = Sha256::new();
+    digest.update(spec.id.as_str());
+    digest.update([0]);
+    digest.update(spec.backend.as_str());
+    for endpoint in &spec.endpoints {
+        digest.update([0]);
+        digest.update(endpoint.backend_model.as_deref().unwrap_or_default());
+        // Endpoints of one model serve the same: the first one names it.
+        break;
+    }
+    let mut text = String::with_capacity(64);
+    for byte in digest.finalize() {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    vec![text.into()]
+}
+
+/// Table of one configuration generation.
+#[derive(Default)]
+struct CatalogTable {
+    generation: u64,
+    models: Vec<Arc<CatalogModel>>,
+    by_queue: HashMap<DeployableKey, Arc<CatalogModel>>,
+    by_version: HashMap<Arc<str>, Arc<CatalogModel>>,
+    by_name: HashMap<Arc<str>, Arc<CatalogModel>>,
+}
+
+/// Models that accept jobs.
+#[derive(Default)]
+pub struct JobCatalog {
+    table: ArcSwap<CatalogTable>,
+}
+
+impl JobCatalog {
+    fn table(&self, shared: &Shared) -> Arc<CatalogTable> {
+        let snapshot = shared.snapshot.load();
+        let present = self.table.load_full();
+        if present.generation == snapshot.generation {
+            return present;
+        }
+        // Two that come at once make the same table.
+        let mut table = CatalogTable {
+            generation: snapshot.generation,
+            ..CatalogTable::default()
+        };
+        for runtime in snapshot
+            .models
+            .iter()
+            .filter(|model| model.spec.jobs.enabled)
+        {
+            let model = Arc::new(CatalogModel::new(runtime));
+            table
+                .by_queue
+                .insert(model.queue.clone(), Arc::clone(&model));
+            for version in &model.versions {
+                table
+                    .by_version
+                    .insert(Arc::clone(version), Arc::clone(&model));
+            }
+            let spec = &runtime.spec;
+            for name in std::iter::once(&spec.id).chain(&spec.aliases) {
+                table
+                    .by_name
+                    .insert(name.as_str().into(), Arc::clone(&model));
+            }
+            table.models.push(model);
+        }
+        let table = Arc::new(table);
+        self.table.store(Arc::clone(&table));
+        table
+    }
+
+    /// Returns the model that serves a queue.
+    pub fn of_queue(&self, shared: &Shared, key: &DeployableKey) -> Option<Arc<ModelRuntime>> {
+        let found = self.table(shared).by_queue.get(key).map(Arc::clone)?;
+        Some(Arc::clone(&found.runtime))
+    }
+
+    /// Returns the model of a name, with the version that is meant.
+    pub fn find(
+        &self,
+        shared: &Shared,
+        name: VersionName<'_>,
+    ) -> Option<(Arc<CatalogModel>, Arc<str>)> {
+        let table = self.table(shared);
+        let of_id = |id: &str| {
+            let (version, model) = table.by_version.get_key_value(id)?;
+            Some((Arc::clone(model), Arc::clone(version)))
+        };
+        match name {
+            VersionName::Id(id) => of_id(id),
+            VersionName::Model(name) => {
+                let model = table.by_name.get(name)?;
+                let newest = model.versions.first()?;
+                Some((Arc::clone(model), Arc::clone(newest)))
+            }
+            VersionName::OfModel(name, id) => {
+                let known = table.by_name.get(name)?;
+                of_id(id).filter(|(model, _)| Arc::ptr_eq(model, known))
+            }
+        }
+    }
+
+    /// Returns every model, in the order of the configuration.
+    pub fn models(&self, shared: &Shared) -> Vec<Arc<CatalogModel>> {
+        self.table(shared).models.clone()
+    }
+}

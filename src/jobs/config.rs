@@ -1,0 +1,122 @@
+//! `jobs` of the configuration: the durable path of this node.
+//!
+//! A model's own rules stand under `models[].jobs`.
+
+use std::time::Duration;
+
+use infergate_core::Millis;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Store of the jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StoreKind {
+    /// A file in `state_dir`. Jobs live on the node that accepted them.
+    #[default]
+    Embedded,
+}
+
+/// Durable path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct JobsConfig {
+    /// Store of the jobs. A change takes a restart.
+    pub store: StoreKind,
+    /// The embedded store.
+    pub embedded: EmbeddedConfig,
+    /// Worker of this node.
+    pub worker: WorkerConfig,
+    /// Seconds that ended jobs and their results are kept.
+    #[schemars(range(min = 1, max = 2_592_000))]
+    pub keep_secs: u64,
+    /// Seconds within which a job must be started; then it fails.
+    #[schemars(range(min = 1, max = 2_592_000))]
+    pub retention_secs: u64,
+}
+
+impl Default for JobsConfig {
+    fn default() -> Self {
+        JobsConfig {
+            store: StoreKind::Embedded,
+            embedded: EmbeddedConfig::default(),
+            worker: WorkerConfig::default(),
+            keep_secs: 3600,
+            retention_secs: 86_400,
+        }
+    }
+}
+
+impl JobsConfig {
+    /// Time that ended jobs are kept.
+    pub fn keep(&self) -> Millis {
+        Millis::from_secs(self.keep_secs)
+    }
+}
+
+/// Embedded store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EmbeddedConfig {
+    /// MiB of jobs that have not ended, inputs included; a submit beyond is refused.
+    #[schemars(range(min = 1, max = 1_048_576))]
+    pub max_mib: u64,
+}
+
+impl Default for EmbeddedConfig {
+    fn default() -> Self {
+        EmbeddedConfig { max_mib: 1024 }
+    }
+}
+
+/// Worker of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct WorkerConfig {
+    /// Jobs run on this node. A change takes a restart.
+    pub enabled: bool,
+    /// Jobs that run at once.
+    #[schemars(range(min = 1, max = 65_536))]
+    pub concurrency_max: usize,
+    /// Seconds that running jobs have to end when the node drains; then they are queued again.
+    #[schemars(range(max = 86_400))]
+    pub drain_timeout_secs: u64,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        WorkerConfig {
+            enabled: true,
+            concurrency_max: 1024,
+            drain_timeout_secs: 60,
+        }
+    }
+}
+
+impl WorkerConfig {
+    /// Time that running jobs have to end.
+    pub fn drain_timeout(&self) -> Duration {
+        Duration::from_secs(self.drain_timeout_secs)
+    }
+}
+
+/// `replicate` of the configuration: choices of the Replicate API.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ReplicateConfig {
+    /// Status of jobs that their deadline ended before they were started: `aborted` breaks client libraries.
+    pub aborted_as: AbortedStatus,
+    /// Shows the charge under `metrics.neurons`.
+    pub show_neurons: bool,
+}
+
+/// Status of an aborted job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AbortedStatus {
+    /// As a canceled one.
+    #[default]
+    Canceled,
+    /// As it is.
+    Aborted,
+}

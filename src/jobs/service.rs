@@ -1,0 +1,349 @@
+//! The durable path as its callers see it: submit, read, list, cancel, wait.
+//!
+//! Not an API: objects and their URLs are the callers'. One of it lives as long as the process.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use infergate_core::job::{
+    CancelResult, CanceledBy, JobClass, JobDefinition, JobId, JobKind, JobLimits, JobState, NewJob,
+    QueueLimits, SubmitResult, WorkerId, own_deadline,
+};
+use infergate_core::model::AccountSpec;
+use infergate_core::{Millis, Refusal};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::catalog::{CatalogModel, JobCatalog};
+use super::config::{JobsConfig, ReplicateConfig};
+use super::embedded::{EmbeddedSettings, EmbeddedStore};
+use super::events::{self, EventPlace, UnrunEnds};
+use super::request::StoredRequest;
+use super::run::RunContext;
+use super::signals::JobSignals;
+use super::store::{
+    IdempotencyKey, JobListing, JobStore, NewStoredJob, StoreError, StoreStats, StoredJob,
+};
+use super::store_clock::StoreClock;
+use super::worker::{Worker, WorkerSettings, worker_id};
+use crate::state::Shared;
+
+/// Folder of the embedded store in `state_dir`.
+const FOLDER: &str = "jobs";
+/// Look at a job that is waited for, in case a hint was lost.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Bytes of a job in the store besides its request.
+const OVERHEAD_BYTES: u64 = 400;
+/// Longest stored request.
+const PAYLOAD_BYTES_MAX: usize = 256 << 10;
+
+/// Choices of the configuration that requests read.
+#[derive(Clone, Debug, Default)]
+pub struct JobChoices {
+    /// `jobs`.
+    pub jobs: JobsConfig,
+    /// `replicate`.
+    pub replicate: ReplicateConfig,
+    /// `public_url`.
+    pub public_url: Option<Arc<str>>,
+}
+
+/// Job to be submitted.
+pub struct SubmitRequest<'a> {
+    /// Account that pays.
+    pub account: &'a AccountSpec,
+    /// Model.
+    pub model: &'a CatalogModel,
+    /// Kind.
+    pub kind: JobKind,
+    /// Class of its first run.
+    pub class: JobClass,
+    /// `Cancel-After`.
+    pub cancel_after: Option<Millis>,
+    /// `x-infergate-timeout-ms`.
+    pub timeout: Option<Millis>,
+    /// Request.
+    pub request: StoredRequest,
+    /// Key by which the submit may be repeated.
+    pub key: Option<IdempotencyKey>,
+}
+
+/// The durable path of a process.
+pub struct Jobs {
+    shared: Arc<Shared>,
+    store: Arc<EmbeddedStore>,
+    signals: Arc<JobSignals>,
+    clock: StoreClock,
+    /// Models that accept jobs.
+    pub catalog: Arc<JobCatalog>,
+    choices: ArcSwap<JobChoices>,
+    store_settings: Arc<EmbeddedSettings>,
+    worker_settings: Arc<WorkerSettings>,
+    worker: WorkerId,
+}
+
+impl Jobs {
+    /// Opens the store of `state_dir`.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn open(
+        shared: &Arc<Shared>,
+        choices: JobChoices,
+        state_dir: &Path,
+        place: EventPlace,
+    ) -> std::io::Result<Arc<Jobs>> {
+        let clock = StoreClock::start(shared.clock);
+        let worker = worker_id(&place.node);
+        let signals = Arc::new(JobSignals::default());
+        let store_settings = Arc::new(EmbeddedSettings::default());
+        let worker_settings = Arc::new(WorkerSettings::default());
+        set(&choices.jobs, &store_settings, &worker_settings);
+        let renderer = UnrunEnds {
+            place,
+            clock: shared.clock,
+        };
+        let store = EmbeddedStore::open(
+            &state_dir.join(FOLDER),
+            clock,
+            Arc::clone(&store_settings),
+            Arc::clone(&signals),
+            Arc::new(renderer),
+        )?;
+        Ok(Arc::new(Jobs {
+            shared: Arc::clone(shared),
+            store: Arc::new(store),
+            signals,
+            clock,
+            catalog: Arc::default(),
+            choices: ArcSwap::from_pointee(choices),
+            store_settings,
+            worker_settings,
+            worker,
+        }))
+    }
+
+    /// Applies another configuration.
+    pub fn configure(&self, choices: JobChoices) {
+        set(&choices.jobs, &self.store_settings, &self.worker_settings);
+        self.choices.store(Arc::new(choices));
+        // Queues may have got a model.
+        self.signals.work.notify_one();
+    }
+
+    /// Returns the choices of the configuration.
+    pub fn choices(&self) -> Arc<JobChoices> {
+        self.choices.load_full()
+    }
+
+    /// Returns the reason for which no job is accepted; none while all is well.
+    pub fn problem(&self) -> Option<Arc<str>> {
+        self.store.problem()
+    }
+
+    /// Returns the path of the store.
+    pub fn store_path(&self) -> &Path {
+        self.store.path()
+    }
+
+    /// Runs jobs until `draining` is true, and what is running until its time to end is over.
+    pub async fn work(self: Arc<Self>, draining: watch::Receiver<bool>) {
+        let context = RunContext {
+            shared: Arc::clone(&self.shared),
+            store: Arc::clone(&self.store) as _,
+            signals: Arc::clone(&self.signals),
+            worker: self.worker.clone(),
+            clock: self.clock,
+        };
+        let catalog = Arc::clone(&self.catalog);
+        let settings = Arc::clone(&self.worker_settings);
+        let worker = Arc::new(Worker::new(Arc::new(context), catalog, settings));
+        let limit = || self.choices().jobs.worker.drain_timeout();
+        worker.run(draining, limit).await;
+    }
+
+    /// Carries events of ended jobs to the event file, until its future is dropped.
+    pub async fn deliver_events(self: Arc<Self>) {
+        let store = Arc::clone(&self.store) as _;
+        events::deliver(Arc::clone(&self.shared), store, Arc::clone(&self.signals)).await;
+    }
+
+    /// Delivers the events that wait, once.
+    pub async fn flush_events(&self) {
+        while let Ok(1..) = events::deliver_some(&self.shared, &*self.store).await {}
+    }
+
+    /// Stores a job. Returns it as it is in the store, which is another one where its key was used before.
+    ///
+    /// # Errors
+    /// The refusal for the client; nothing is stored then.
+    pub async fn submit(&self, request: SubmitRequest<'_>) -> Result<StoredJob, Refusal> {
+        let payload = request.request.to_payload();
+        if payload.len() > PAYLOAD_BYTES_MAX {
+            return Err(Refusal::BodyTooLarge);
+        }
+        let job = self.definition(&request, payload.len());
+        let id = job.definition.id;
+        let stored = NewStoredJob {
+            job,
+            payload: payload.into(),
+            key: request.key,
+        };
+        let submitted = self
+            .store
+            .submit(stored)
+            .await
+            .map_err(|error| refusal(&error))?;
+        let id = match submitted {
+            SubmitResult::Created | SubmitResult::Exists(_) => id,
+            SubmitResult::Duplicate(first) => first,
+            SubmitResult::KeyMismatch => {
+                return Err(Refusal::Rejected {
+                    status: 422,
+                    pointer: String::new(),
+                    message: "the Idempotency-Key was used for another request".to_owned(),
+                });
+            }
+            SubmitResult::QueueFull { retry_after } => {
+                return Err(Refusal::QueueFull { retry_after });
+            }
+            SubmitResult::StoreFull => return Err(Refusal::JobsUnavailable),
+        };
+        let found = self.get(id).await?;
+        found.ok_or(Refusal::JobsUnavailable)
+    }
+
+    fn definition(&self, request: &SubmitRequest<'_>, payload_bytes: usize) -> NewJob {
+        let spec = &request.model.runtime.spec;
+        let rules = &spec.jobs;
+        let choices = self.choices.load();
+        let created = self.clock.now();
+        let run_timeout = match request.kind {
+            JobKind::Training => rules.train_timeout(),
+            _ => rules.predict_timeout(),
+        };
+        let attempts_max = match request.kind.has_one_attempt() {
+            true => 1,
+            false => rules.attempts_max,
+        };
+        let definition = JobDefinition {
+            id: JobId::from_random(None, fastrand::u128(..).to_be_bytes()),
+            kind: request.kind,
+            deployable: request.model.queue.clone(),
+            account: request.account.id.clone(),
+            model: spec.id.clone(),
+            flow: "".into(),
+            class: request.class,
+            weight: request.account.weight,
+            fair_by: rules.fair_by,
+            created,
+            limits: JobLimits {
+                deadline: own_deadline(created, request.cancel_after, request.timeout),
+                lifetime: created + Millis::from_secs(rules.max_run_lifetime_secs),
+                run_timeout_ms: run_timeout.0,
+            },
+            start_until: created + Millis::from_secs(choices.jobs.retention_secs),
+            attempts_max,
+            cancel_grace_ms: rules.cancel_grace_secs * 1000,
+            bytes: payload_bytes as u64 + OVERHEAD_BYTES,
+            has_webhook: request.request.wants_completed(),
+        };
+        NewJob {
+            definition,
+            flows: rules.flows,
+            limits: QueueLimits {
+                queue_max: rules.queue_max,
+                queue_max_per_account: rules.queue_max_per_account,
+                bytes_max: choices.jobs.embedded.max_mib << 20,
+            },
+        }
+    }
+
+    /// Returns a job.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn get(&self, id: JobId) -> Result<Option<StoredJob>, Refusal> {
+        self.store.get(id).await.map_err(|error| refusal(&error))
+    }
+
+    /// Returns jobs, newest first.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn list(&self, listing: JobListing) -> Result<Vec<StoredJob>, Refusal> {
+        self.store
+            .list(listing)
+            .await
+            .map_err(|error| refusal(&error))
+    }
+
+    /// Returns counts of the store.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn stats(&self) -> Result<StoreStats, Refusal> {
+        self.store.stats().await.map_err(|error| refusal(&error))
+    }
+
+    /// Cancels a job: a queued one has ended when this returns, a running one is asked to end.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub async fn cancel(&self, id: JobId, by: CanceledBy) -> Result<CancelResult, Refusal> {
+        let canceled = self.store.cancel(id, by).await;
+        let canceled = canceled.map_err(|error| refusal(&error))?;
+        if let CancelResult::Requested(_) = canceled {
+            self.signals.stop(&id, super::signals::StopCause::Canceled);
+        }
+        Ok(canceled)
+    }
+
+    /// Waits until a job has ended, at most for `limit`; returns it as it is then.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn wait(&self, id: JobId, limit: Duration) -> Result<Option<StoredJob>, Refusal> {
+        let until = Instant::now() + limit;
+        let watch = self.signals.watch(id);
+        loop {
+            let changed = watch.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the look, so that no end is missed.
+            changed.as_mut().enable();
+            let found = self.get(id).await?;
+            let is_over = found.as_ref().is_none_or(|job| job.state.is_terminal());
+            if is_over || Instant::now() >= until || self.shared.drain.is_draining() {
+                return Ok(found);
+            }
+            let look = until.min(Instant::now() + LOOK_EVERY);
+            // Either way it is looked at again.
+            let _ = tokio::time::timeout_at(look, changed).await;
+        }
+    }
+
+    /// Stops every run: its job is queued again.
+    pub fn release_all(&self) {
+        self.signals.stop_all(super::signals::StopCause::Drain);
+    }
+
+    /// Returns whether new jobs are refused because the process ends.
+    pub fn is_draining(&self) -> bool {
+        self.shared.drain.is_draining()
+    }
+}
+
+fn set(config: &JobsConfig, store: &EmbeddedSettings, worker: &WorkerSettings) {
+    store.keep_ms.store(config.keep().0, Ordering::Relaxed);
+    let most = config.worker.concurrency_max;
+    worker.concurrency_max.store(most, Ordering::Relaxed);
+}
+
+/// Returns what a client gets for a failure of the store.
+fn refusal(error: &StoreError) -> Refusal {
+    tracing::debug!(%error, "the store of jobs");
+    Refusal::JobsUnavailable
+}
