@@ -80,7 +80,9 @@ impl BackloggedModel {
                 };
                 match self.queue.request_permit(ask.build(), self.now, 0) {
                     AdmissionOutcome::Leased(grant) => self.hold(grant),
-                    AdmissionOutcome::Queued { .. } => self.joined[class as usize].push_back(self.now),
+                    AdmissionOutcome::Queued { .. } => {
+                        self.joined[class as usize].push_back(self.now)
+                    }
                     AdmissionOutcome::Full(refusal) => panic!("never refused: {refusal:?}"),
                 }
             }
@@ -97,7 +99,8 @@ impl BackloggedModel {
         if grant.ticket.is_some() {
             let joined = self.joined[class as usize].pop_front();
             let wait = self.now.since(joined.expect("a waiter was granted it"));
-            self.waits.extend((class == PermitClass::Live).then_some(wait));
+            self.waits
+                .extend((class == PermitClass::Live).then_some(wait));
         }
         self.grants[class as usize] += 1;
         self.granted_ms[class as usize] = 0;
