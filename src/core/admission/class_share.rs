@@ -426,3 +426,165 @@ fn granted_max_ms(own: &ClassService, other: &ClassService) -> f64 {
         None => f64::INFINITY,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use PermitClass::{Durable, Live};
+
+    /// Sharing with one permit, while both classes wait.
+    struct ShareFixture {
+        share: ClassShare,
+        now: Millis,
+        permits: u64,
+    }
+
+    impl ShareFixture {
+        fn new(durable_percent: u32) -> ShareFixture {
+            let mut share = ClassShare::new(durable_percent);
+            share.activate(Millis(0));
+            share.set_demand(ClassDemand::Waiting, ClassDemand::Waiting, Millis(0));
+            ShareFixture {
+                share,
+                now: Millis(0),
+                permits: 0,
+            }
+        }
+
+        fn grant(&mut self, class: PermitClass) -> PermitCharge {
+            self.permits += 1;
+            let expected = self.share.record_grant(class, self.now);
+            let charge = PermitCharge::new(PermitId(self.permits), self.now, expected);
+            self.share.charge(class, charge);
+            charge
+        }
+
+        fn release(&mut self, class: PermitClass, charge: PermitCharge) {
+            self.share.settle(class, charge, self.now);
+            let hold = self.now.since(charge.since());
+            self.share.record_hold(class, hold, self.now);
+        }
+
+        fn hold(&mut self, class: PermitClass, hold: u64) {
+            let charge = self.grant(class);
+            self.now = self.now + Millis(hold);
+            self.release(class, charge);
+        }
+
+        fn demand(&mut self, live: ClassDemand, durable: ClassDemand) {
+            self.share.set_demand(live, durable, self.now);
+        }
+
+        fn choose(&mut self) -> PermitClass {
+            self.share.choose(self.now).class
+        }
+    }
+
+    #[test]
+    fn equals_take_turns_and_the_first_is_live() {
+        let mut fixture = ShareFixture::new(50);
+        for class in [Live, Durable, Live, Durable] {
+            assert_eq!(fixture.choose(), class);
+            fixture.hold(class, 0);
+        }
+    }
+
+    #[test]
+    fn a_hold_is_charged_while_it_lasts_and_corrected_at_its_end() {
+        let mut fixture = ShareFixture::new(50);
+        fixture.hold(Live, 100);
+        let durable = fixture.grant(Durable);
+        assert_eq!(fixture.choose(), Durable, "one millisecond was charged");
+        fixture.now = fixture.now + Millis(150);
+        assert_eq!(
+            fixture.choose(),
+            Live,
+            "it lasts for longer than the live one"
+        );
+        fixture.release(Durable, durable);
+
+        let early = fixture.grant(Durable);
+        assert_eq!(early.expected, Millis(150));
+        fixture.release(Durable, early);
+        fixture.hold(Live, 60);
+        assert_eq!(fixture.choose(), Durable, "nothing is charged for no time");
+    }
+
+    #[test]
+    fn a_class_that_was_idle_has_saved_no_credit() {
+        let mut fixture = ShareFixture::new(50);
+        fixture.demand(ClassDemand::Idle, ClassDemand::Waiting);
+        fixture.hold(Durable, 10_000);
+        fixture.demand(ClassDemand::Waiting, ClassDemand::Waiting);
+        fixture.hold(Live, 10);
+        assert_eq!(fixture.choose(), Durable);
+    }
+
+    #[test]
+    fn a_class_that_comes_back_owes_what_it_owed() {
+        let mut fixture = ShareFixture::new(25);
+        fixture.hold(Durable, 1000);
+        fixture.demand(ClassDemand::Waiting, ClassDemand::Idle);
+        assert!(fixture.share.is_active());
+        fixture.hold(Live, 1000);
+        fixture.demand(ClassDemand::Waiting, ClassDemand::Waiting);
+        assert_eq!(fixture.choose(), Live);
+        fixture.hold(Live, 2000);
+        fixture.hold(Live, 1);
+        assert_eq!(fixture.choose(), Durable);
+    }
+
+    #[test]
+    fn the_sharing_ends_when_durable_requests_are_gone_and_owe_nothing() {
+        let mut fixture = ShareFixture::new(25);
+        fixture.hold(Durable, 1000);
+        fixture.demand(ClassDemand::Waiting, ClassDemand::Idle);
+        assert!(fixture.share.is_active());
+        fixture.hold(Live, 3000);
+        fixture.demand(ClassDemand::Waiting, ClassDemand::Idle);
+        assert!(!fixture.share.is_active());
+        assert_eq!(fixture.share.record_grant(Live, fixture.now), Millis(0));
+    }
+
+    #[test]
+    fn a_class_in_debt_is_next_once_the_other_had_its_bound() {
+        let mut fixture = ShareFixture::new(25);
+        fixture.hold(Durable, 100);
+        let held: Vec<PermitCharge> = (0..8).map(|_| fixture.grant(Durable)).collect();
+        for _ in 0..3 {
+            assert_eq!(fixture.choose(), Live, "it has more than it owes");
+            fixture.hold(Live, 100);
+        }
+        let turn = fixture.share.choose(fixture.now);
+        let next = ClassTurn {
+            class: Durable,
+            choice: ClassChoice::StarvationBound,
+        };
+        assert_eq!(turn, next);
+        for charge in held {
+            fixture.release(Durable, charge);
+        }
+        fixture.share.check([0, 0]);
+    }
+
+    #[test]
+    fn the_longest_hold_is_forgotten_after_64_others() {
+        let mut longest = LongestHold::default();
+        longest.record(Millis(500));
+        for _ in 0..62 {
+            longest.record(Millis(10));
+        }
+        assert_eq!(longest.get(), Some(Millis(500)));
+        longest.record(Millis(10));
+        longest.record(Millis(10));
+        assert_eq!(longest.get(), Some(Millis(10)));
+    }
+
+    #[test]
+    fn permits_to_count_on_are_the_share_or_all_that_the_other_cannot_have() {
+        let share = ClassShare::new(25);
+        assert_eq!(share.permits_of(Live, 8, 8), 6.0);
+        assert_eq!(share.permits_of(Live, 8, 1), 7.0);
+        assert_eq!(share.permits_of(Durable, 8, 8), 2.0);
+    }
+}

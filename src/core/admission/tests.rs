@@ -5,6 +5,7 @@ use super::slab::SlotKey;
 use super::*;
 use crate::Millis;
 
+mod class_examples;
 mod class_shares;
 mod classes;
 mod examples;
