@@ -2,9 +2,9 @@
 //!
 //! Neither queue nor permit is here: the admission queue reports demand, grants and releases. Virtual
 //! service of a class is its permit time over its share; the class with less is next. A permit is charged
-//! its expected hold at the grant, its overrun as it happens, and corrected at the release. Start-time fair
-//! queueing with two flows (<https://dl.acm.org/doi/10.1145/248156.248171>), bounded against starvation:
-//! from the moment a class waits, the other is granted at most
+//! its expected hold at the grant, its overrun as it happens, and corrected at the release. The algorithm
+//! is start-time fair queueing with two flows (<https://dl.acm.org/doi/10.1145/248156.248171>). A bound
+//! holds against starvation: from the moment a class waits, the other is granted at most
 //! `share(other) / share(class) × longest recent hold of the class`, plus one hold.
 //!
 //! While a class cannot use a permit its lag behind the other does not grow, and it ends with the last

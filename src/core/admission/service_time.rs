@@ -47,8 +47,8 @@ impl ServiceTimeEstimator {
         }
     }
 
-    /// Returns the expected time until `ahead` others and then one more request have got one of `permits`:
-    /// the permits they can count on, a fraction where these are shared in time.
+    /// Returns the expected time until `ahead` others and then one more request have got one of `permits`.
+    /// These are the permits that they can count on, a fraction where permits are shared in time.
     pub fn expected_wait(&self, ahead: usize, permits: f64, now: Millis) -> Millis {
         // While nothing moves the mean is out of date: holds are at least as long as the silence.
         let silence_ms = now.since(self.moved_at).0 as f64;

@@ -60,8 +60,8 @@ impl AdmissionQueue {
         }
     }
 
-    /// Grants a permit that another model released since to the waiter at `place`, which has just joined:
-    /// without a notification of the servers it is the only one that could use a permit.
+    /// Grants a permit that another model released since to the waiter at `place`, which has just joined.
+    /// Without a notification of the servers it is the only one that could use a permit.
     pub(super) fn lease_on_arrival(&mut self, place: SlotKey, now: Millis) -> Option<Grant> {
         self.update_demand(now);
         if self.is_announced || !self.wants_permit() {
