@@ -195,7 +195,7 @@ impl AdmissionQueue {
         let Some(returned) = self.permits.release(permit, now) else {
             return;
         };
-        let handoff = self.take_back(&returned, now);
+        let handoff = self.take_back(permit, &returned, now);
         if let Some(hold) = returned.hold {
             self.classes.record_hold(returned.class, hold, now);
         }

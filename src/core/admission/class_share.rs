@@ -9,8 +9,8 @@
 //!
 //! While a class cannot use a permit its lag behind the other does not grow, and it ends with the last
 //! permit: no credit is saved. A debt stays until the other class has caught up. Without durable
-//! requests the sharing is inactive: nothing is charged, and a call costs one comparison. Otherwise a
-//! call is O(log permits). Spans are milliseconds. Called by the admission queue.
+//! requests the sharing is inactive: nothing is charged, and a call costs one comparison. Its other work
+//! is kept out of the callers' code, so that theirs stays short. That work is O(log permits). Spans are milliseconds. Called by the admission queue.
 
 use std::collections::BTreeSet;
 
@@ -265,6 +265,8 @@ impl ClassShare {
     pub fn activate(&mut self, now: Millis) {
         if !self.is_active {
             self.is_active = true;
+            // Holds were not recorded since.
+            self.live.longest = LongestHold::default();
             self.equalise(now);
         }
     }
@@ -279,6 +281,7 @@ impl ClassShare {
 
     /// Records the demand of both classes, after every change of it. Ends the sharing when durable requests
     /// are gone and owe nothing to live ones.
+    #[inline(never)]
     pub fn set_demand(&mut self, live: ClassDemand, durable: ClassDemand, now: Millis) {
         self.set_demand_of(PermitClass::Live, live, now);
         self.set_demand_of(PermitClass::Durable, durable, now);
@@ -322,6 +325,7 @@ impl ClassShare {
     }
 
     /// Returns the class of the next permit. Both classes wait.
+    #[inline(never)]
     pub fn choose(&mut self, now: Millis) -> ClassTurn {
         let services = (self.live.service(now), self.durable.service(now));
         let class = match services {
@@ -342,19 +346,17 @@ impl ClassShare {
         }
     }
 
-    /// Records a grant and returns its expected hold, zero while nothing is charged.
-    pub fn record_grant(&mut self, class: PermitClass, now: Millis) -> Millis {
-        let is_active = self.is_active;
-        let (own, _) = self.pair(class);
-        own.holds.record_grant(now);
-        if is_active {
-            own.expected_hold(now)
-        } else {
-            Millis::ZERO
-        }
+    /// Records a grant.
+    pub fn record_grant(&mut self, class: PermitClass, now: Millis) {
+        self.pair(class).0.holds.record_grant(now);
     }
 
-    /// Charges the permit of a grant that was recorded at `now`.
+    /// Returns the hold to charge for a grant at `now`, at least one millisecond.
+    pub fn expected_hold(&mut self, class: PermitClass, now: Millis) -> Millis {
+        self.pair(class).0.expected_hold(now)
+    }
+
+    /// Charges the permit of a grant, while the sharing is active.
     pub fn charge(&mut self, class: PermitClass, charge: PermitCharge) {
         self.latest = charge.permit;
         self.served = class;
@@ -365,12 +367,16 @@ impl ClassShare {
 
     /// Records the release of a permit that was held for `hold`.
     pub fn record_hold(&mut self, class: PermitClass, hold: Millis, now: Millis) {
+        let is_active = self.is_active;
         let (own, _) = self.pair(class);
         own.holds.record_hold(hold, now);
-        own.longest.record(hold);
+        if is_active {
+            own.longest.record(hold);
+        }
     }
 
     /// Corrects the charge of a permit that is released at `now`.
+    #[inline(never)]
     pub fn settle(&mut self, class: PermitClass, charge: PermitCharge, now: Millis) {
         self.pair(class).0.settle(charge, now);
     }
@@ -453,7 +459,8 @@ mod tests {
 
         fn grant(&mut self, class: PermitClass) -> PermitCharge {
             self.permits += 1;
-            let expected = self.share.record_grant(class, self.now);
+            self.share.record_grant(class, self.now);
+            let expected = self.share.expected_hold(class, self.now);
             let charge = PermitCharge::new(PermitId(self.permits), self.now, expected);
             self.share.charge(class, charge);
             charge
@@ -544,7 +551,6 @@ mod tests {
         fixture.hold(Live, 3000);
         fixture.demand(ClassDemand::Waiting, ClassDemand::Idle);
         assert!(!fixture.share.is_active());
-        assert_eq!(fixture.share.record_grant(Live, fixture.now), Millis(0));
     }
 
     #[test]

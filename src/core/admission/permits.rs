@@ -9,7 +9,6 @@
 use std::collections::BTreeSet;
 
 use super::PermitId;
-use super::class_share::PermitCharge;
 use super::endpoint_id::EndpointId;
 use super::permit_class::PermitClass;
 use super::slab::Slab;
@@ -34,20 +33,14 @@ struct PermitRecord {
     kind: PermitKind,
 }
 
-impl PermitRecord {
-    fn charge(&self, permit: PermitId) -> Option<PermitCharge> {
-        let is_charged = self.expected > Millis::ZERO;
-        is_charged.then(|| PermitCharge::new(permit, self.since, self.expected))
-    }
-}
-
 /// A released permit: its endpoint, its class and the time it was held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReleasedPermit {
     pub endpoint: EndpointId,
     pub class: PermitClass,
-    /// Charge to be corrected; `None` when nothing was charged.
-    pub charge: Option<PermitCharge>,
+    pub since: Millis,
+    /// Hold charged at the grant; zero where none was.
+    pub expected: Millis,
     /// Time for which a request held it; `None` when none ever did.
     pub hold: Option<Millis>,
 }
@@ -150,7 +143,8 @@ impl Permits {
         Some(ReleasedPermit {
             endpoint: held.endpoint,
             class: held.class,
-            charge: held.charge(permit),
+            since: held.since,
+            expected: held.expected,
             hold,
         })
     }
@@ -207,7 +201,8 @@ mod tests {
         let returned = ReleasedPermit {
             endpoint: AT,
             class: PermitClass::Live,
-            charge: None,
+            since: Millis(10),
+            expected: Millis::ZERO,
             hold: Some(Millis(15)),
         };
         assert_eq!(permits.release(permit, Millis(25)), Some(returned));

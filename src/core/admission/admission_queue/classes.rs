@@ -10,7 +10,9 @@ use crate::admission::class_share::{ClassDemand, PermitCharge};
 use crate::admission::discipline::Waiter;
 use crate::admission::endpoint_id::EndpointId;
 use crate::admission::permit_class::{ClassChoice, ClassTurn, PermitClass};
-use crate::admission::permit_request::{AdmissionOutcome, Grant, PermitRequest, QueueTicket};
+use crate::admission::permit_request::{
+    AdmissionOutcome, Grant, PermitId, PermitRequest, QueueTicket,
+};
 use crate::admission::permits::ReleasedPermit;
 use crate::admission::server::Handoff;
 use crate::admission::service_time::{ServiceTimeEstimator, retry_after};
@@ -78,7 +80,7 @@ impl AdmissionQueue {
 
     /// Returns whether a waiter could use a permit. None is free then.
     pub(super) fn wants_permit(&self) -> bool {
-        self.live_waiting() > 0 || self.durable_could_take()
+        self.waiters.len() > 0 && (self.live_waiting() > 0 || self.durable_could_take())
     }
 
     /// Returns whether a request of `class` that arrives now may take a free permit.
@@ -99,6 +101,13 @@ impl AdmissionQueue {
     /// Returns the waiter that gets the next permit, and why its class does.
     pub(super) fn next_turn(&mut self, now: Millis) -> Option<(SlotKey, ClassTurn)> {
         self.update_demand(now);
+        if self.waiters.len() == 0 {
+            return None;
+        }
+        self.next_of_waiters(now)
+    }
+
+    fn next_of_waiters(&mut self, now: Millis) -> Option<(SlotKey, ClassTurn)> {
         let live = self.discipline.next();
         let durable = self.durable.head().filter(|_| self.durable_could_take());
         match (live, durable) {
@@ -145,13 +154,11 @@ impl AdmissionQueue {
             self.durable_used += 1;
             self.classes.activate(now);
         }
-        let expected = self.classes.record_grant(class, now);
-        let permit = self.permits.issue(endpoint, class, expected, now);
-        if self.classes.is_active() {
-            let charge = PermitCharge::new(permit, now, expected);
-            self.classes.charge(class, charge);
-            self.update_demand(now);
-        }
+        self.classes.record_grant(class, now);
+        let permit = match self.classes.is_active() {
+            true => self.issue_charged(endpoint, class, now),
+            false => self.permits.issue(endpoint, class, Millis::ZERO, now),
+        };
         self.last_turn = Some(turn);
         Grant {
             permit,
@@ -161,12 +168,28 @@ impl AdmissionQueue {
         }
     }
 
+    #[inline(never)]
+    fn issue_charged(&mut self, endpoint: EndpointId, class: PermitClass, now: Millis) -> PermitId {
+        let expected = self.classes.expected_hold(class, now);
+        let permit = self.permits.issue(endpoint, class, expected, now);
+        self.classes
+            .charge(class, PermitCharge::new(permit, now, expected));
+        self.update_demand(now);
+        permit
+    }
+
     /// Frees a released permit at its endpoint and corrects its charge.
-    pub(super) fn take_back(&mut self, returned: &ReleasedPermit, now: Millis) -> Option<Handoff> {
+    pub(super) fn take_back(
+        &mut self,
+        permit: PermitId,
+        returned: &ReleasedPermit,
+        now: Millis,
+    ) -> Option<Handoff> {
         if returned.class == PermitClass::Durable {
             self.durable_used -= 1;
         }
-        if let Some(charge) = returned.charge {
+        if returned.expected > Millis::ZERO {
+            let charge = PermitCharge::new(permit, returned.since, returned.expected);
             self.classes.settle(returned.class, charge, now);
         }
         self.endpoints.release(returned.endpoint)
@@ -174,9 +197,13 @@ impl AdmissionQueue {
 
     /// Reports the demand of both classes to the sharing, where there is one.
     pub(super) fn update_demand(&mut self, now: Millis) {
-        if !self.classes.is_active() {
-            return;
+        if self.classes.is_active() {
+            self.report_demand(now);
         }
+    }
+
+    #[inline(never)]
+    fn report_demand(&mut self, now: Millis) {
         let live_used = self.endpoints.totals().used - self.durable_used;
         let live = demand(self.live_waiting() > 0, live_used > 0);
         let durable_left = self.durable_used > 0 || !self.durable.is_empty();

@@ -54,7 +54,7 @@ impl AdmissionQueue {
         let mut expired = 0;
         while let Some(permit) = self.permits.expired(now) {
             if let Some(returned) = self.permits.release(permit, now) {
-                let handoff = self.take_back(&returned, now);
+                let handoff = self.take_back(permit, &returned, now);
                 wakes.handoffs.extend(handoff);
             }
             expired += 1;
