@@ -92,25 +92,25 @@ impl Overruns {
     }
 }
 
-/// Longest of the last 32 to 63 holds.
+/// Longest of the last 32 to 63 holds, at least one millisecond; zero before the first.
 #[derive(Clone, Copy, Debug, Default)]
 struct LongestHold {
-    recent: Option<Millis>,
-    aged: Option<Millis>,
+    recent: Millis,
+    aged: Millis,
     count: u32,
 }
 
 impl LongestHold {
     fn record(&mut self, hold: Millis) {
         if self.count == RECENT_HOLDS {
-            self.aged = self.recent.take();
+            self.aged = std::mem::take(&mut self.recent);
             self.count = 0;
         }
         self.count += 1;
-        self.recent = self.recent.max(Some(hold));
+        self.recent = self.recent.max(hold).max(Millis(1));
     }
 
-    fn get(&self) -> Option<Millis> {
+    fn get(&self) -> Millis {
         self.recent.max(self.aged)
     }
 }
@@ -265,8 +265,6 @@ impl ClassShare {
     pub fn activate(&mut self, now: Millis) {
         if !self.is_active {
             self.is_active = true;
-            // Holds were not recorded since.
-            self.live.longest = LongestHold::default();
             self.equalise(now);
         }
     }
@@ -367,12 +365,9 @@ impl ClassShare {
 
     /// Records the release of a permit that was held for `hold`.
     pub fn record_hold(&mut self, class: PermitClass, hold: Millis, now: Millis) {
-        let is_active = self.is_active;
         let (own, _) = self.pair(class);
         own.holds.record_hold(hold, now);
-        if is_active {
-            own.longest.record(hold);
-        }
+        own.longest.record(hold);
     }
 
     /// Corrects the charge of a permit that is released at `now`.
@@ -428,8 +423,8 @@ fn shares(durable_percent: u32) -> [f64; 2] {
 /// the other's first hold is known: virtual service alone decides until then.
 fn granted_max_ms(own: &ClassService, other: &ClassService) -> f64 {
     match other.longest.get() {
-        Some(hold) => own.share / other.share * hold.0.max(1) as f64,
-        None => f64::INFINITY,
+        Millis::ZERO => f64::INFINITY,
+        hold => own.share / other.share * hold.0 as f64,
     }
 }
 
@@ -581,10 +576,10 @@ mod tests {
         for _ in 0..62 {
             longest.record(Millis(10));
         }
-        assert_eq!(longest.get(), Some(Millis(500)));
+        assert_eq!(longest.get(), Millis(500));
         longest.record(Millis(10));
         longest.record(Millis(10));
-        assert_eq!(longest.get(), Some(Millis(10)));
+        assert_eq!(longest.get(), Millis(10));
     }
 
     #[test]
