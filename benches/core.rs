@@ -23,7 +23,7 @@ use bytes::Bytes;
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, criterion_group, criterion_main};
 use infergate_core::admission::{
-    AdmissionOutcome, AdmissionQueue, Grant, PermitRequest, WaiterUpdates,
+    AdmissionOutcome, AdmissionQueue, Grant, PermitClass, PermitRequest, WaiterUpdates,
 };
 use infergate_core::api::dialect::RequestBody;
 use infergate_core::api::sse::EventSplitter;
@@ -426,6 +426,7 @@ fn ask(account: &AccountId) -> PermitRequest {
         is_retry: false,
         is_bounded_elsewhere: false,
         has_alternative: false,
+        class: PermitClass::Live,
     }
 }
 

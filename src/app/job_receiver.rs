@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use infergate_core::admission::PermitRequest;
+use infergate_core::admission::{PermitClass, PermitRequest};
 use infergate_core::billing::QuotaSnapshot;
 use infergate_core::routing::budget::AttemptBudget;
 use infergate_core::routing::cluster::QUEUED_EVERY;
@@ -244,6 +244,7 @@ fn ask_for_chat(snapshot: &ConfigSnapshot, deadline: Millis) -> Result<GateEntry
         is_retry: false,
         is_bounded_elsewhere: false,
         has_alternative: false,
+        class: PermitClass::Live,
     };
     chat_model(snapshot).gate.request_permit(request).1
 }

@@ -2,7 +2,7 @@
 //!
 //! Not the wait for it, which is step 9.
 
-use infergate_core::admission::PermitRequest;
+use infergate_core::admission::{PermitClass, PermitRequest};
 use infergate_core::api::Call;
 use infergate_core::model::Algorithm;
 
@@ -61,5 +61,6 @@ pub fn permit_request(
         is_retry: false,
         is_bounded_elsewhere: !ctx.can.queue_bound,
         has_alternative: false,
+        class: PermitClass::Live,
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use infergate_core::admission::PermitRequest;
+use infergate_core::admission::{PermitClass, PermitRequest};
 use infergate_core::api::ApiDialect;
 use infergate_core::deadline::DeadlineRule;
 use infergate_core::model::ModelSpec;
@@ -95,6 +95,7 @@ fn ask() -> PermitRequest {
         is_retry: false,
         is_bounded_elsewhere: false,
         has_alternative: false,
+        class: PermitClass::Live,
     }
 }
 

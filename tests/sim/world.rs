@@ -10,8 +10,8 @@ use std::sync::Arc;
 use fastrand::Rng;
 use infergate_core::Millis;
 use infergate_core::admission::{
-    AdmissionOutcome, AdmissionQueue, EndpointId, Grant, PermitId, PermitRequest, QueueTicket,
-    WaiterUpdates,
+    AdmissionOutcome, AdmissionQueue, EndpointId, Grant, PermitClass, PermitId, PermitRequest,
+    QueueTicket, WaiterUpdates,
 };
 use infergate_core::model::ModelSpec;
 use infergate_core::routing::{
@@ -317,6 +317,7 @@ impl ModelSim {
             is_retry: request.tries > 0,
             is_bounded_elsewhere: false,
             has_alternative: false,
+            class: PermitClass::Live,
         };
         match self
             .turnstile

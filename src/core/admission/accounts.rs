@@ -10,7 +10,7 @@ use std::ops::{Index, IndexMut};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::discipline::{QueueEstimate, Waiters};
+use super::discipline::{QueueEstimate, Waiters, count_live};
 use super::permit_request::PermitRequest;
 use super::queue::Queue;
 use super::slab::{Slab, SlotKey};
@@ -45,6 +45,8 @@ pub(super) struct AccountQueues<S> {
     hasher: DefaultHashBuilder,
     queues: Slab<AccountQueue<S>>,
     weights: u64,
+    /// Waiters in all queues.
+    waiting: usize,
 }
 
 impl<S> AccountQueues<S> {
@@ -54,6 +56,7 @@ impl<S> AccountQueues<S> {
             hasher: DefaultHashBuilder::default(),
             queues: Slab::new(),
             weights: 0,
+            waiting: 0,
         }
     }
 
@@ -92,6 +95,7 @@ impl<S> AccountQueues<S> {
 
     /// Adds a waiter to its account's queue: at the end, or at the head for a retry.
     pub fn push(&mut self, waiters: &mut Waiters, account: SlotKey, place: SlotKey) {
+        self.waiting += 1;
         let line = &mut self.queues[account];
         let request = &waiters[place].request;
         line.outside += usize::from(request.is_bounded_elsewhere);
@@ -103,6 +107,7 @@ impl<S> AccountQueues<S> {
 
     /// Removes a waiter from its account's queue.
     pub fn remove(&mut self, waiters: &mut Waiters, account: SlotKey, place: SlotKey) {
+        self.waiting -= 1;
         let line = &mut self.queues[account];
         line.outside -= usize::from(waiters[place].request.is_bounded_elsewhere);
         line.waiting.remove(waiters, place);
@@ -141,7 +146,7 @@ impl<S> AccountQueues<S> {
     /// Returns the estimate for one more request of the account, with accounts served in proportion to
     /// their weights. Every `weight` requests before it in its own queue take one round. In a round each
     /// other account gets its weight, or as many grants as it has waiters.
-    pub fn estimate(&self, request: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
+    pub fn estimate(&self, request: &PermitRequest) -> QueueEstimate {
         let weight = u64::from(request.weight.max(1));
         let account_line = self.find(&request.account);
         let (own, outside, others_weight, others_first) = match account_line {
@@ -157,7 +162,7 @@ impl<S> AccountQueues<S> {
         let before = if request.is_retry { 0 } else { own };
         let rounds = before as u64 / weight;
         let others = others_first.saturating_add(rounds.saturating_mul(others_weight));
-        let others_waiting = waiters.len() - own;
+        let others_waiting = self.waiting - own;
         let others = usize::try_from(others)
             .unwrap_or(usize::MAX)
             .min(others_waiting);
@@ -198,7 +203,8 @@ impl<S> AccountQueues<S> {
             waiting += line.waiting.len();
             weights += u64::from(line.weight);
         }
-        assert_eq!(waiting, waiters.len(), "every waiter is in line");
+        assert_eq!(waiting, count_live(waiters), "every waiter is in line");
+        assert_eq!(waiting, self.waiting, "waiters are the sum over accounts");
         assert_eq!(weights, self.weights, "weights are the sum over accounts");
         assert_eq!(
             self.table.len(),

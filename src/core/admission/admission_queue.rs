@@ -3,26 +3,32 @@
 //! Neither a waker nor a clock: every outcome is a value, and outcomes for other waiters are appended
 //! to [`WaiterUpdates`]. The reason why an endpoint is not usable is unknown here. Times are [`Millis`] since
 //! start; `random` is any number, drawn anew for each call. Queues are bounded by the
-//! model's [`QueueSpec`](crate::model::QueueSpec). Called by the shell under one mutex per model.
+//! model's [`QueueSpec`](crate::model::QueueSpec), durable ones by its permits. Called by the shell under
+//! one mutex per model.
 //! Known in the source system as the endpoint group's `find_best_available_endpoint` with the
 //! queue's processor.
 
+mod classes;
 mod inspection;
+mod reservation;
 mod unhealthy;
 
+use super::class_share::ClassShare;
 use super::discipline::{Discipline, Waiter, Waiters};
 use super::disciplines::discipline_for;
 use super::endpoint_id::EndpointId;
 use super::endpoints::Endpoints;
 use super::order::EndpointOrder;
+use super::permit_class::{ClassTurn, PermitClass};
 use super::permit_request::{
-    AdmissionOutcome, Grant, PermitId, PermitRequest, QueueTicket, WaiterUpdates,
+    AdmissionOutcome, PermitId, PermitRequest, QueueTicket, WaiterUpdates,
 };
 use super::permits::Permits;
+use super::queue::Queue;
 use super::server::{GateId, Handoff, ServerMembership};
-use super::service_time::{ServiceTimeEstimator, retry_after};
+use super::service_time::retry_after;
 use super::slab::{Slab, SlotKey};
-use crate::model::{Algorithm, ModelSpec, WhenUnhealthy};
+use crate::model::{Algorithm, JobSpec, ModelSpec, WhenUnhealthy};
 use crate::{AccountId, Millis, Refusal};
 
 /// Margin on an estimated wait, percent. Without it a queue under overload grows until every request gets
@@ -34,9 +40,19 @@ pub struct AdmissionQueue {
     endpoints: Endpoints,
     permits: Permits,
     waiters: Waiters,
-    /// Waiters that are bounded elsewhere.
+    /// Waiters that are bounded elsewhere, durable ones included.
     outside: usize,
+    /// Order of the live waiters.
     discipline: Box<dyn Discipline>,
+    /// Durable waiters in order of arrival.
+    durable: Queue,
+    /// Permits in use that durable requests hold.
+    durable_used: u32,
+    /// Permits that durable requests may hold at once, at the usable endpoints.
+    durable_max: u32,
+    classes: ClassShare,
+    last_turn: Option<ClassTurn>,
+    jobs: JobSpec,
     algorithm: Algorithm,
     account_capacity: usize,
     total_capacity: usize,
@@ -47,7 +63,6 @@ pub struct AdmissionQueue {
     unusable_since: Option<Millis>,
     /// Latest success, while every usable endpoint keeps failing.
     failing_since: Option<Millis>,
-    service_time: ServiceTimeEstimator,
     gate: GateId,
     /// Every server of a usable endpoint was notified that requests wait here.
     is_announced: bool,
@@ -73,6 +88,12 @@ impl AdmissionQueue {
             waiters: Slab::new(),
             outside: 0,
             discipline: discipline_for(spec.queue.algorithm),
+            durable: Queue::default(),
+            durable_used: 0,
+            durable_max: 0,
+            classes: ClassShare::new(spec.jobs.share_percent),
+            last_turn: None,
+            jobs: spec.jobs.clone(),
             algorithm: spec.queue.algorithm,
             account_capacity: 0,
             total_capacity: 0,
@@ -80,14 +101,15 @@ impl AdmissionQueue {
             unhealthy_wait: Millis::ZERO,
             unusable_since: None,
             failing_since: None,
-            service_time: ServiceTimeEstimator::default(),
             gate: servers.gate,
             is_announced: false,
             is_awaited: false,
         };
-        turnstile.service_time.record_grant(now);
+        for class in PermitClass::ALL {
+            turnstile.classes.record_grant(class, now);
+        }
         // No permit is in use yet that could become free.
-        let _ = turnstile.limit(spec, servers);
+        let _ = turnstile.limit(spec, servers, now);
         turnstile
     }
 
@@ -101,13 +123,20 @@ impl AdmissionQueue {
         if now >= request.deadline {
             return AdmissionOutcome::Full(Refusal::DeadlinePassed);
         }
-        // While requests wait no permit is free, and if one were it would be theirs.
-        if self.waiters.is_empty()
+        let class = request.class;
+        // While a request waits that could use a permit none is free, and if one were it would be its own.
+        if self.may_take(class)
             && let Some(endpoint) =
                 self.take_endpoint(&request.avoid, request.endpoint_order.as_deref(), random)
         {
-            self.discipline.charge_immediate(&request);
-            return AdmissionOutcome::Leased(self.lease(endpoint, None, now));
+            if class == PermitClass::Live {
+                self.discipline.charge_immediate(&request);
+            }
+            let turn = self.turn_alone(class);
+            return AdmissionOutcome::Leased(self.lease(endpoint, None, turn, now));
+        }
+        if class == PermitClass::Durable {
+            return self.queue_durable(request, now);
         }
         if self.is_closed() {
             return AdmissionOutcome::Full(self.closed_refusal());
@@ -119,7 +148,7 @@ impl AdmissionQueue {
     }
 
     fn queue(&mut self, request: PermitRequest, now: Millis) -> AdmissionOutcome {
-        let estimate = self.discipline.estimate(&request, &self.waiters);
+        let estimate = self.discipline.estimate(&request);
         let wait = self.wait(estimate.grants_ahead, now);
         let retry_after = retry_after(wait);
         if request.no_wait {
@@ -131,27 +160,21 @@ impl AdmissionQueue {
             return AdmissionOutcome::Full(Refusal::QueueFull { retry_after });
         }
         let margin = Millis(wait.0 / 100 * WAIT_MARGIN_PERCENT);
-        let end = now + wait + margin + self.service_time.optimistic_service();
+        let end = now + wait + margin + self.live_holds().optimistic_service();
         // While no request is served no estimate holds; requests wait for an endpoint to recover.
         let is_served = self.endpoints.totals().usable > 0;
-        if is_served && self.service_time.is_reliable() && end > request.deadline {
+        if is_served && self.live_holds().is_reliable() && end > request.deadline {
             return AdmissionOutcome::Full(Refusal::CannotStartInTime { retry_after });
         }
-        self.outside += usize::from(request.is_bounded_elsewhere);
+        self.outside += usize::from(is_outside(&request));
         let place = self.waiters.insert(Waiter {
             request,
             joined: now,
             account_queue: estimate.account_queue,
         });
         self.discipline.join(&mut self.waiters, place);
-        if !self.is_announced
-            && let Some(endpoint) = self.announce(false)
-        {
-            // Another model released a permit since: this waiter is the only one.
-            self.discipline.serve_next(&mut self.waiters);
-            self.forget(place);
-            self.withdraw();
-            return AdmissionOutcome::Leased(self.lease(endpoint, None, now));
+        if let Some(grant) = self.lease_on_arrival(place, now) {
+            return AdmissionOutcome::Leased(grant);
         }
         let position = estimate.grants_ahead + 1;
         AdmissionOutcome::Queued {
@@ -172,9 +195,9 @@ impl AdmissionQueue {
         let Some(returned) = self.permits.release(permit, now) else {
             return;
         };
-        let handoff = self.endpoints.release(returned.endpoint);
+        let handoff = self.take_back(permit, &returned, now);
         if let Some(hold) = returned.hold {
-            self.service_time.record_hold(hold, now);
+            self.classes.record_hold(returned.class, hold, now);
         }
         match handoff {
             Some(handoff) if handoff.gate() == self.gate => self.accept(handoff, now, wakes),
@@ -195,7 +218,7 @@ impl AdmissionQueue {
     /// Checks again whether a server has a permit for the waiters. To be called about once a second, to find
     /// handoffs that were dropped instead of delivered.
     pub fn poll(&mut self, now: Millis, wakes: &mut WaiterUpdates) {
-        while !self.waiters.is_empty()
+        while self.wants_permit()
             && let Some(endpoint) = self.announce(true)
         {
             self.serve_at(endpoint, now, wakes);
@@ -204,11 +227,12 @@ impl AdmissionQueue {
 
     /// Removes a waiter whose client left or whose deadline passed. Returns false when the waiter has its
     /// outcome already, in some [`WaiterUpdates`].
-    pub fn cancel(&mut self, ticket: QueueTicket, _now: Millis) -> bool {
+    pub fn cancel(&mut self, ticket: QueueTicket, now: Millis) -> bool {
         let Some(place) = self.waiters.find(ticket.0) else {
             return false;
         };
         self.remove_waiter(place);
+        self.update_demand(now);
         self.withdraw();
         true
     }
@@ -230,6 +254,7 @@ impl AdmissionQueue {
         wakes: &mut WaiterUpdates,
     ) {
         self.endpoints.set_usable(endpoint, usable);
+        self.limit_durable();
         self.record_usability(now);
         self.is_announced = false;
         self.reject_unserveable(wakes);
@@ -258,7 +283,7 @@ impl AdmissionQueue {
         wakes: &mut WaiterUpdates,
     ) {
         self.gate = servers.gate;
-        wakes.handoffs.extend(self.limit(spec, servers));
+        wakes.handoffs.extend(self.limit(spec, servers, now));
         // New endpoints were not notified of the waiters.
         self.is_announced = false;
         self.when_unhealthy = spec.queue.when_unhealthy;
@@ -272,25 +297,35 @@ impl AdmissionQueue {
         }
     }
 
-    fn limit(&mut self, spec: &ModelSpec, servers: &ServerMembership<'_>) -> Vec<Handoff> {
+    fn limit(
+        &mut self,
+        spec: &ModelSpec,
+        servers: &ServerMembership<'_>,
+        now: Millis,
+    ) -> Vec<Handoff> {
         let handoffs = self.endpoints.configure(&spec.endpoints, servers);
+        self.jobs = spec.jobs.clone();
+        self.classes.configure(spec.jobs.share_percent, now);
+        self.limit_durable();
         self.unhealthy_wait = Millis::from_secs(spec.queue.when_unhealthy_wait_secs);
         self.account_capacity = spec.queue.line_capacity(spec.permits());
         self.total_capacity = spec.queue.total_capacity as usize;
         handoffs
     }
 
-    /// Moves all waiters into the new discipline's queues in the order of arrival; refuses those beyond
+    /// Moves all live waiters into the new discipline's queues in the order of arrival; refuses those beyond
     /// the new bounds.
     fn requeue_all(&mut self, wakes: &mut WaiterUpdates) {
         self.discipline = discipline_for(self.algorithm);
-        let mut places: Vec<SlotKey> = self.waiters.iter().map(|(place, _)| place).collect();
+        let live = self.waiters.iter();
+        let live = live.filter(|(_, waiter)| waiter.request.class == PermitClass::Live);
+        let mut places: Vec<SlotKey> = live.map(|(place, _)| place).collect();
         places.sort_unstable_by_key(|&place| self.waiters.key(place));
         let mut joined = 0;
         for place in places {
             let request = &self.waiters[place].request;
             let (resume, is_outside) = (request.is_retry, request.is_bounded_elsewhere);
-            let estimate = self.discipline.estimate(request, &self.waiters);
+            let estimate = self.discipline.estimate(request);
             let fits = estimate.queue_depth < self.account_capacity && joined < self.total_capacity;
             if fits || resume || is_outside {
                 self.waiters[place].account_queue = estimate.account_queue;
@@ -313,67 +348,16 @@ impl AdmissionQueue {
         self.endpoints.permits(endpoint)
     }
 
-    /// Reserves an unassigned permit: a slot held before there is a request for it. Waiters come first.
-    pub fn reserve(&mut self, now: Millis, random: u64) -> Option<(PermitId, EndpointId)> {
-        if !self.waiters.is_empty() {
-            return None;
-        }
-        let endpoint = self.take_endpoint(&[], None, random)?;
-        self.service_time.record_grant(now);
-        Some((self.permits.reserve(endpoint, now), endpoint))
-    }
-
-    /// Assigns an unassigned permit to a request.
-    pub fn assign(&mut self, permit: PermitId) {
-        self.permits.assign(permit);
-    }
-
-    /// Detaches `permit` for work that outlives its request. [`AdmissionQueue::release`] releases it, or the end
-    /// of its lease at `lease_until`. Returns false when the permit is not in use.
-    pub fn detach(&mut self, permit: PermitId, lease_until: Millis) -> bool {
-        self.permits.lease(permit, lease_until)
-    }
-
-    /// Moves the end of a detached permit's lease. Returns false when the lease has expired.
-    pub fn renew(&mut self, permit: PermitId, lease_until: Millis) -> bool {
-        self.permits.is_detached(permit) && self.permits.lease(permit, lease_until)
-    }
-
-    /// Returns whether `permit` is still in use.
-    pub fn is_held(&self, permit: PermitId) -> bool {
-        self.permits.is_held(permit)
-    }
-
-    /// Releases detached permits with expired leases and returns their number. To be called about once a
-    /// second.
-    pub fn expire_detached(
-        &mut self,
-        now: Millis,
-        random: u64,
-        wakes: &mut WaiterUpdates,
-    ) -> usize {
-        let mut expired = 0;
-        while let Some(permit) = self.permits.expired(now) {
-            if let Some(returned) = self.permits.release(permit, now) {
-                let handoff = self.endpoints.release(returned.endpoint);
-                wakes.handoffs.extend(handoff);
-            }
-            expired += 1;
-        }
-        self.admit(now, random, wakes);
-        expired
-    }
-
-    /// Returns the expected time until all present waiters have a permit and one more is free; zero while one
-    /// is free.
+    /// Returns the expected time until all present live waiters have a permit and one more is free; zero while
+    /// one is free.
     pub fn expected_wait(&self, now: Millis) -> Millis {
-        if self.waiters.is_empty() && self.endpoints.has_open() {
+        if !self.wants_permit() && self.endpoints.has_open() {
             return Millis::ZERO;
         }
-        self.wait(self.waiters.len(), now)
+        self.wait(self.live_waiting(), now)
     }
 
-    /// Returns how many more requests may queue. With one queue per account, computed as if all waiters were in
+    /// Returns how many more live requests may queue. With one queue per account, computed as if all waiters were in
     /// one.
     pub fn free_slots(&self) -> usize {
         let capacity = self.account_capacity.min(self.total_capacity);
@@ -384,23 +368,21 @@ impl AdmissionQueue {
     /// Each waiter gets one outcome, so the cost is O(1) amortised. Finally notifies the servers whether
     /// requests wait here.
     fn admit(&mut self, now: Millis, mut random: u64, wakes: &mut WaiterUpdates) {
-        while let Some(place) = self.discipline.next() {
-            if self.is_closed() {
-                self.refuse(place, self.closed_refusal(), wakes);
-            } else if !self.endpoints.has_open() {
+        while let Some((place, turn)) = self.next_turn(now) {
+            if !self.endpoints.has_open() {
                 break;
             } else if let Some(refusal) = self.give_up_refusal(place, now) {
                 self.refuse(place, refusal, wakes);
             } else if let Some(endpoint) = self.take_for(place, random) {
-                self.serve(endpoint, now, wakes);
+                self.serve(endpoint, place, turn, now, wakes);
                 random = splitmix64(random);
             } else {
                 break;
             }
         }
         self.withdraw();
-        while !self.waiters.is_empty()
-            && !self.is_announced
+        while !self.is_announced
+            && self.wants_permit()
             && let Some(endpoint) = self.announce(false)
         {
             self.serve_at(endpoint, now, wakes);
@@ -411,14 +393,14 @@ impl AdmissionQueue {
     /// there is none.
     fn serve_at(&mut self, endpoint: EndpointId, now: Millis, wakes: &mut WaiterUpdates) {
         while !self.permits.is_full()
-            && let Some(place) = self.discipline.next()
+            && let Some((place, turn)) = self.next_turn(now)
         {
             if let Some(refusal) = self.give_up_refusal(place, now) {
                 self.refuse(place, refusal, wakes);
                 continue;
             }
-            let weight = self.discipline.weight(&self.waiters);
-            self.serve(endpoint, now, wakes);
+            let weight = self.waiting_weight();
+            self.serve(endpoint, place, turn, now, wakes);
             self.endpoints.set_weight(endpoint, weight);
             self.withdraw();
             return;
@@ -427,15 +409,20 @@ impl AdmissionQueue {
         wakes.handoffs.extend(self.endpoints.release(endpoint));
     }
 
-    /// Grants the permit that was taken at `endpoint` to the next waiter.
-    fn serve(&mut self, endpoint: EndpointId, now: Millis, wakes: &mut WaiterUpdates) {
-        let Some(place) = self.discipline.next() else {
-            return;
-        };
-        self.discipline.serve_next(&mut self.waiters);
+    /// Grants the permit that was taken at `endpoint` to the waiter at `place`, whose turn it is.
+    fn serve(
+        &mut self,
+        endpoint: EndpointId,
+        place: SlotKey,
+        turn: ClassTurn,
+        now: Millis,
+        wakes: &mut WaiterUpdates,
+    ) {
+        self.leave_served(place);
         let ticket = self.ticket(place);
         self.forget(place);
-        wakes.grants.push(self.lease(endpoint, Some(ticket), now));
+        let grant = self.lease(endpoint, Some(ticket), turn, now);
+        wakes.grants.push(grant);
     }
 
     /// Notifies the servers of usable endpoints that requests wait here. Stops at an endpoint whose server had
@@ -445,15 +432,15 @@ impl AdmissionQueue {
             return None;
         }
         self.is_awaited = true;
-        let weight = self.discipline.weight(&self.waiters);
+        let weight = self.waiting_weight();
         let taken = self.endpoints.announce(Some(weight), again);
         self.is_announced = taken.is_none();
         taken
     }
 
-    /// Withdraws the notification once no request waits here.
+    /// Withdraws the notification once no request waits here that could use a permit.
     fn withdraw(&mut self) {
-        if self.is_awaited && self.waiters.is_empty() {
+        if self.is_awaited && !self.wants_permit() {
             self.retract();
         }
     }
@@ -468,7 +455,7 @@ impl AdmissionQueue {
         if now >= deadline {
             return Some(Refusal::DeadlinePassed);
         }
-        let late = now + self.service_time.optimistic_service() > deadline;
+        let late = now + self.live_holds().optimistic_service() > deadline;
         late.then(|| Refusal::CannotStartInTime {
             retry_after: retry_after(self.expected_wait(now)),
         })
@@ -480,24 +467,17 @@ impl AdmissionQueue {
     }
 
     fn remove_waiter(&mut self, place: SlotKey) {
-        self.discipline.cancel(&mut self.waiters, place);
+        match self.waiters[place].request.class {
+            PermitClass::Live => self.discipline.cancel(&mut self.waiters, place),
+            PermitClass::Durable => self.durable.remove(&mut self.waiters, place),
+        }
         self.forget(place);
     }
 
     /// Frees the slot of a waiter that no queue has any more.
     fn forget(&mut self, place: SlotKey) {
         let waiter = self.waiters.remove(place);
-        self.outside -= usize::from(waiter.request.is_bounded_elsewhere);
-    }
-
-    /// Records a permit that was taken at `endpoint`.
-    fn lease(&mut self, endpoint: EndpointId, ticket: Option<QueueTicket>, now: Millis) -> Grant {
-        self.service_time.record_grant(now);
-        Grant {
-            permit: self.permits.issue(endpoint, now),
-            endpoint,
-            ticket,
-        }
+        self.outside -= usize::from(is_outside(&waiter.request));
     }
 
     fn take_for(&mut self, place: SlotKey, random: u64) -> Option<EndpointId> {
@@ -519,20 +499,6 @@ impl AdmissionQueue {
             return None;
         }
         self.endpoints.take_one(order, avoid, random)
-    }
-
-    /// Returns the expected wait behind `ahead` others, at the endpoints in use now; while there is none, as if
-    /// all recovered.
-    fn wait(&self, ahead: usize, now: Millis) -> Millis {
-        let totals = self.endpoints.totals();
-        let permits = if totals.usable_limit > 0 {
-            totals.usable_limit
-        } else {
-            totals.limit
-        };
-        // Without permits in use none is released: that silence says nothing about holds.
-        let now = if totals.used > 0 { now } else { Millis::ZERO };
-        self.service_time.expected_wait(ahead, permits.into(), now)
     }
 
     fn has_capacity(&self, line_depth: usize) -> bool {
@@ -557,6 +523,11 @@ impl AdmissionQueue {
     fn ticket(&self, place: SlotKey) -> QueueTicket {
         QueueTicket(self.waiters.key(place))
     }
+}
+
+/// Returns whether a request takes no place within the queue's bounds.
+fn is_outside(request: &PermitRequest) -> bool {
+    request.is_bounded_elsewhere || request.class == PermitClass::Durable
 }
 
 /// Returns the next number after `random`: the output step of splitmix64

@@ -5,6 +5,7 @@
 //! [`Queue`](super::queue::Queue)s of their slots. A new one is a file beside `fair.rs`, a variant of
 //! `Algorithm` and a row in `disciplines.rs`.
 
+use super::permit_class::PermitClass;
 use super::permit_request::PermitRequest;
 use super::slab::{Slab, SlotKey};
 use crate::{AccountId, Millis};
@@ -19,8 +20,14 @@ pub(super) struct Waiter {
     pub account_queue: Option<SlotKey>,
 }
 
-/// All requests that wait for one model.
+/// All requests that wait for one model: live ones, which the discipline orders, and durable ones.
 pub(super) type Waiters = Slab<Waiter>;
+
+/// Live waiters, counted one by one.
+pub(super) fn count_live(waiters: &Waiters) -> usize {
+    let classes = waiters.iter().map(|(_, waiter)| waiter.request.class);
+    classes.filter(|&class| class == PermitClass::Live).count()
+}
 
 /// Queue estimate for one more request of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +44,7 @@ pub(super) struct QueueEstimate {
 /// An order of service.
 pub(super) trait Discipline: Send {
     /// Returns the estimate for `request` if it joined now.
-    fn estimate(&self, request: &PermitRequest, waiters: &Waiters) -> QueueEstimate;
+    fn estimate(&self, request: &PermitRequest) -> QueueEstimate;
 
     /// Adds the waiter at `place`, which is in no queue and whose estimate was just made: at the end of
     /// its queue, or at the head for a retry.
@@ -65,6 +72,6 @@ pub(super) trait Discipline: Send {
     /// Corrects the charge of a request from `charged` to `actual` tokens.
     fn correct_tokens(&mut self, _account: &AccountId, _weight: u32, _charged: u64, _actual: u64) {}
 
-    /// Asserts that queues and waiters agree.
+    /// Asserts that queues and live waiters agree.
     fn check(&self, waiters: &Waiters);
 }

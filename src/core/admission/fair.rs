@@ -58,8 +58,8 @@ impl Fair {
 }
 
 impl Discipline for Fair {
-    fn estimate(&self, request: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
-        self.accounts.estimate(request, waiters)
+    fn estimate(&self, request: &PermitRequest) -> QueueEstimate {
+        self.accounts.estimate(request)
     }
 
     fn join(&mut self, waiters: &mut Waiters, place: SlotKey) {

@@ -3,7 +3,7 @@
 //! Not fair: an account with many requests gets most permits. Its bound is therefore global.
 //! O(1). Called by the admission queue. Known in the source system as the FIFO queue.
 
-use super::discipline::{Discipline, QueueEstimate, Waiters};
+use super::discipline::{Discipline, QueueEstimate, Waiters, count_live};
 use super::permit_request::PermitRequest;
 use super::queue::Queue;
 use super::slab::SlotKey;
@@ -24,7 +24,7 @@ impl Fifo {
 }
 
 impl Discipline for Fifo {
-    fn estimate(&self, request: &PermitRequest, _waiters: &Waiters) -> QueueEstimate {
+    fn estimate(&self, request: &PermitRequest) -> QueueEstimate {
         let line_depth = self.waiting.len();
         QueueEstimate {
             queue_depth: line_depth - self.outside,
@@ -59,6 +59,10 @@ impl Discipline for Fifo {
 
     fn check(&self, waiters: &Waiters) {
         self.waiting.check(waiters);
-        assert_eq!(self.waiting.len(), waiters.len(), "every waiter is in line");
+        assert_eq!(
+            self.waiting.len(),
+            count_live(waiters),
+            "every waiter is in line"
+        );
     }
 }

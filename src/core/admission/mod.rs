@@ -8,7 +8,8 @@
 //!
 //! ```text
 //! slab  ←  queue  ←  discipline  ←  fifo, priority, accounts ← fair, token_fair
-//! server  ←  endpoints, permit_request, permits, service_time, discipline  ←  admission_queue
+//! permit_class, service_time  ←  class_share  ←  permits
+//! server  ←  endpoints, permit_request, permits, class_share, discipline  ←  admission_queue
 //! rate and bodies stand alone
 //! ```
 //!
@@ -17,13 +18,14 @@
 //! - an endpoint never gets a permit above its limit;
 //! - a waiter gets exactly one outcome;
 //! - no permit is free while a waiter could use it;
-//! - no waiter is overtaken except as the model's algorithm prescribes.
+//! - no waiter is overtaken except as the model's algorithm and the shares of the classes prescribe.
 //!
 //! Known in the source system as the endpoint group with its permit manager and model request queue.
 
 mod accounts;
 mod admission_queue;
 pub mod bodies;
+mod class_share;
 mod discipline;
 mod disciplines;
 mod endpoint_id;
@@ -31,6 +33,7 @@ mod endpoints;
 mod fair;
 mod fifo;
 mod order;
+mod permit_class;
 mod permit_request;
 mod permits;
 mod priority;
@@ -45,6 +48,7 @@ mod token_fair;
 pub use admission_queue::AdmissionQueue;
 pub use endpoint_id::EndpointId;
 pub use order::EndpointOrder;
+pub use permit_class::{ClassChoice, ClassTurn, PermitClass};
 pub use permit_request::{
     AdmissionOutcome, Grant, PermitId, PermitRequest, QueueTicket, WaiterUpdates,
 };

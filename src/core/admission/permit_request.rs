@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::endpoint_id::EndpointId;
 use super::order::EndpointOrder;
+use super::permit_class::{ClassTurn, PermitClass};
 use super::server::Handoff;
 use crate::{AccountId, Millis, Refusal};
 
@@ -20,6 +21,9 @@ pub struct PermitId(pub u64);
 /// A request for a permit.
 #[derive(Clone, Debug)]
 pub struct PermitRequest {
+    /// Class whose share the permit comes from. A durable request has neither account nor bound: of the fields
+    /// below `deadline`, `no_wait`, `avoid`, `endpoint_order` and `is_retry` count for it.
+    pub class: PermitClass,
     /// Account that is billed, and whose share the permit comes from.
     pub account: AccountId,
     /// The account's share relative to the others; 0 counts as 1.
@@ -61,6 +65,8 @@ pub struct Grant {
     pub endpoint: EndpointId,
     /// Waiter that gets it; `None` when it was granted at once.
     pub ticket: Option<QueueTicket>,
+    /// Class that was served, and why.
+    pub turn: ClassTurn,
 }
 
 /// Outcome of an [`PermitRequest`].

@@ -1,4 +1,4 @@
-//! Permits in use: their endpoint, time of grant and kind.
+//! Permits in use: their endpoint, class, time of grant and kind.
 //!
 //! Endpoints and limits are not here but in [`Endpoints`](super::endpoints::Endpoints). A permit is one
 //! of three kinds. An *assigned* one belongs to a request in this process, which releases it by dropping
@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 use super::PermitId;
 use super::endpoint_id::EndpointId;
+use super::permit_class::PermitClass;
 use super::slab::Slab;
 use crate::Millis;
 
@@ -25,14 +26,21 @@ enum PermitKind {
 #[derive(Clone, Copy, Debug)]
 struct PermitRecord {
     endpoint: EndpointId,
+    class: PermitClass,
+    /// Hold charged at the grant; zero where none was.
+    expected: Millis,
     since: Millis,
     kind: PermitKind,
 }
 
-/// A released permit: its endpoint and the time it was held.
+/// A released permit: its endpoint, its class and the time it was held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReleasedPermit {
     pub endpoint: EndpointId,
+    pub class: PermitClass,
+    pub since: Millis,
+    /// Hold charged at the grant; zero where none was.
+    pub expected: Millis,
     /// Time for which a request held it; `None` when none ever did.
     pub hold: Option<Millis>,
 }
@@ -57,19 +65,30 @@ impl Permits {
         self.held.is_full()
     }
 
-    /// A permit for a request. The caller has seen that the table is not full.
-    pub fn issue(&mut self, endpoint: EndpointId, now: Millis) -> PermitId {
+    /// A permit for a request, charged with an `expected` hold unless that is zero. The caller has seen that
+    /// the table is not full.
+    pub fn issue(
+        &mut self,
+        endpoint: EndpointId,
+        class: PermitClass,
+        expected: Millis,
+        now: Millis,
+    ) -> PermitId {
         self.insert(PermitRecord {
             endpoint,
+            class,
+            expected,
             since: now,
             kind: PermitKind::Assigned,
         })
     }
 
-    /// A permit without a request. The caller has seen that the table is not full.
+    /// A live permit without a request. The caller has seen that the table is not full.
     pub fn reserve(&mut self, endpoint: EndpointId, now: Millis) -> PermitId {
         self.insert(PermitRecord {
             endpoint,
+            class: PermitClass::Live,
+            expected: Millis::ZERO,
             since: now,
             kind: PermitKind::Unassigned,
         })
@@ -123,6 +142,9 @@ impl Permits {
         let hold = (held.kind != PermitKind::Unassigned).then(|| now.since(held.since));
         Some(ReleasedPermit {
             endpoint: held.endpoint,
+            class: held.class,
+            since: held.since,
+            expected: held.expected,
             hold,
         })
     }
@@ -139,6 +161,14 @@ impl Permits {
             .iter()
             .filter(|(_, held)| held.endpoint == endpoint)
             .count()
+    }
+
+    /// Permits of `class` that are out, and those of them that were charged, counted one by one.
+    pub fn count_of(&self, class: PermitClass) -> (usize, usize) {
+        let of_class = self.held.iter().filter(|(_, held)| held.class == class);
+        let charged = of_class.clone();
+        let charged = charged.filter(|(_, held)| held.expected > Millis::ZERO);
+        (of_class.count(), charged.count())
     }
 
     /// Asserts that leases are those of detached permits.
@@ -167,9 +197,12 @@ mod tests {
     #[test]
     fn a_permit_comes_back_once() {
         let mut permits = Permits::new();
-        let permit = permits.issue(AT, Millis(10));
+        let permit = permits.issue(AT, PermitClass::Live, Millis::ZERO, Millis(10));
         let returned = ReleasedPermit {
             endpoint: AT,
+            class: PermitClass::Live,
+            since: Millis(10),
+            expected: Millis::ZERO,
             hold: Some(Millis(15)),
         };
         assert_eq!(permits.release(permit, Millis(25)), Some(returned));
@@ -194,7 +227,7 @@ mod tests {
     #[test]
     fn a_detached_permit_is_lost_when_nobody_renews_its_lease() {
         let mut permits = Permits::new();
-        let permit = permits.issue(AT, Millis(0));
+        let permit = permits.issue(AT, PermitClass::Live, Millis::ZERO, Millis(0));
         assert!(permits.lease(permit, Millis(100)));
         assert_eq!(permits.expired(Millis(99)), None);
         assert!(permits.lease(permit, Millis(200)));

@@ -4,7 +4,7 @@
 //! `max_priority` limits the use of urgent levels. Twenty queues with one bound for all, O(1). Called by
 //! the admission queue.
 
-use super::discipline::{Discipline, QueueEstimate, Waiters};
+use super::discipline::{Discipline, QueueEstimate, Waiters, count_live};
 use super::permit_request::PermitRequest;
 use super::queue::Queue;
 use super::slab::SlotKey;
@@ -42,7 +42,7 @@ impl Priority {
 }
 
 impl Discipline for Priority {
-    fn estimate(&self, request: &PermitRequest, _waiters: &Waiters) -> QueueEstimate {
+    fn estimate(&self, request: &PermitRequest) -> QueueEstimate {
         let own = level(request);
         let not_after = if request.is_retry { own } else { own + 1 };
         QueueEstimate {
@@ -94,6 +94,6 @@ impl Discipline for Priority {
             );
             waiting += line.len();
         }
-        assert_eq!(waiting, waiters.len(), "every waiter is in line");
+        assert_eq!(waiting, count_live(waiters), "every waiter is in line");
     }
 }

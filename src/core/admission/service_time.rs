@@ -1,4 +1,4 @@
-//! Estimator of service times, and so of how fast a queue moves.
+//! Estimator of the service times of one class of requests, and so of how fast its queue moves.
 //!
 //! A prediction, not a decision. Spans are milliseconds. By Little's law the drain rate of a queue is
 //! the number of permits divided by the mean hold. The law is exact while every permit is held, the only
@@ -18,7 +18,7 @@ const SAMPLES_MIN: u32 = 16;
 /// Least and most `Retry-After`: below one second it cannot be expressed, above half a minute it is a guess.
 const RETRY_AFTER_SECS: (u64, u64) = (1, 30);
 
-/// Hold times of one model.
+/// Hold times of one class of a model's requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServiceTimeEstimator {
     samples: u32,
@@ -48,11 +48,12 @@ impl ServiceTimeEstimator {
     }
 
     /// Returns the expected time until `ahead` others and then one more request have got one of `permits`.
-    pub fn expected_wait(&self, ahead: usize, permits: u64, now: Millis) -> Millis {
+    /// These are the permits that they can count on, a fraction where permits are shared in time.
+    pub fn expected_wait(&self, ahead: usize, permits: f64, now: Millis) -> Millis {
         // While nothing moves the mean is out of date: holds are at least as long as the silence.
         let silence_ms = now.since(self.moved_at).0 as f64;
         let hold_ms = self.mean_ms.max(silence_ms);
-        let wait_ms = (ahead as f64 + 1.0) * hold_ms / permits.max(1) as f64;
+        let wait_ms = (ahead as f64 + 1.0) * hold_ms / permits;
         Millis(wait_ms.ceil() as u64)
     }
 
@@ -63,6 +64,11 @@ impl ServiceTimeEstimator {
             return Millis::ZERO;
         }
         Millis((self.mean_ms - self.deviation_ms).max(0.0) as u64)
+    }
+
+    /// Returns the mean hold, zero while unknown.
+    pub fn mean(&self) -> Millis {
+        Millis(self.mean_ms.round() as u64)
     }
 
     /// Returns whether there are enough samples to refuse a request on an estimate.
@@ -92,16 +98,16 @@ mod tests {
     #[test]
     fn wait_is_the_hold_times_those_ahead_over_the_permits() {
         let meter = estimator_after([100; 20]);
-        assert_eq!(meter.expected_wait(0, 8, Millis(0)), Millis(13));
-        assert_eq!(meter.expected_wait(159, 8, Millis(0)), Millis(2000));
-        assert_eq!(meter.expected_wait(159, 16, Millis(0)), Millis(1000));
+        assert_eq!(meter.expected_wait(0, 8.0, Millis(0)), Millis(13));
+        assert_eq!(meter.expected_wait(159, 8.0, Millis(0)), Millis(2000));
+        assert_eq!(meter.expected_wait(159, 16.0, Millis(0)), Millis(1000));
     }
 
     #[test]
     fn silence_longer_than_the_mean_hold_counts_as_the_hold() {
         let meter = estimator_after([100; 20]);
-        assert_eq!(meter.expected_wait(0, 8, Millis(90)), Millis(13));
-        assert_eq!(meter.expected_wait(0, 8, Millis(8000)), Millis(1000));
+        assert_eq!(meter.expected_wait(0, 8.0, Millis(90)), Millis(13));
+        assert_eq!(meter.expected_wait(0, 8.0, Millis(8000)), Millis(1000));
     }
 
     #[test]

@@ -70,10 +70,6 @@ impl<T> Slab<T> {
         self.len
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Returns whether [`Slab::insert`] has no slot left.
     pub fn is_full(&self) -> bool {
         self.len >= SLOTS_MAX
@@ -146,7 +142,7 @@ impl<T> Slab<T> {
     }
 
     /// All values, in no order that means anything.
-    pub fn iter(&self) -> impl Iterator<Item = (SlotKey, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (SlotKey, &T)> + Clone {
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(index, slot)| Some((SlotKey::at(index), slot.value.as_ref()?)))
     }

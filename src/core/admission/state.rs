@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::endpoint_id::EndpointId;
+use super::permit_class::ClassTurn;
 use crate::model::Algorithm;
 use crate::{AccountId, Millis};
 
@@ -13,10 +14,14 @@ use crate::{AccountId, Millis};
 pub struct AdmissionGauges {
     /// Permits in use, at draining endpoints too.
     pub used: u32,
+    /// Permits in use that durable requests hold.
+    pub durable_used: u32,
     /// Permits of all configured endpoints, healthy or not.
     pub limit: u32,
-    /// Requests waiting.
+    /// Requests waiting, of both classes.
     pub depth: usize,
+    /// Durable requests waiting.
+    pub durable_waiting: usize,
     /// Endpoints configured.
     pub endpoints: u32,
     /// Endpoints configured and neither down nor ejected.
@@ -28,14 +33,22 @@ pub struct AdmissionGauges {
 pub struct AdmissionState {
     /// Order of service.
     pub algorithm: Algorithm,
-    /// Requests waiting.
+    /// Requests waiting, of both classes.
     pub depth: usize,
+    /// Durable requests waiting.
+    pub durable_waiting: usize,
+    /// Permits in use that durable requests hold.
+    pub durable_used: u32,
+    /// Permits that durable requests may hold at once, at the usable endpoints.
+    pub durable_max: u32,
+    /// Class that got the latest permit, and why.
+    pub last_turn: Option<ClassTurn>,
     /// Length at which a queue is full: an account's queue for `fair` and `token-fair`, the only queue
     /// otherwise.
     pub capacity: usize,
-    /// Expected time until all present waiters have a permit and one more is free.
+    /// Expected time until all present live waiters have a permit and one more is free.
     pub expected_wait: Millis,
-    /// Waiting requests of each account that has any, sorted by account.
+    /// Waiting live requests of each account that has any, sorted by account.
     pub accounts: Vec<(AccountId, usize)>,
     /// Endpoints in use, draining ones included.
     pub endpoints: Vec<EndpointState>,

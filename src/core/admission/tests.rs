@@ -5,6 +5,9 @@ use super::slab::SlotKey;
 use super::*;
 use crate::Millis;
 
+mod class_examples;
+mod class_shares;
+mod classes;
 mod examples;
 mod random;
 mod shared;
@@ -27,7 +30,7 @@ impl<D: Discipline> QueueFixture<D> {
 
     pub fn join(&mut self, name: &str, ask: PermitRequestBuilder) {
         let ask = ask.build();
-        let account_line = self.discipline.estimate(&ask, &self.waiters).account_queue;
+        let account_line = self.discipline.estimate(&ask).account_queue;
         let place = self.waiters.insert(Waiter {
             request: ask,
             joined: Millis::ZERO,
@@ -77,13 +80,14 @@ impl<D: Discipline> QueueFixture<D> {
     }
 
     pub fn estimate(&self, ask: PermitRequestBuilder) -> QueueEstimate {
-        self.discipline.estimate(&ask.build(), &self.waiters)
+        self.discipline.estimate(&ask.build())
     }
 }
 
 /// Permit request of `account` with a late deadline, weight 1 and priority 5.
 pub(super) fn request(account: &str) -> PermitRequestBuilder {
     PermitRequestBuilder(PermitRequest {
+        class: PermitClass::Live,
         account: account.into(),
         weight: 1,
         priority: 5,
@@ -140,6 +144,11 @@ impl PermitRequestBuilder {
 
     pub fn bounded_elsewhere(mut self) -> Self {
         self.0.is_bounded_elsewhere = true;
+        self
+    }
+
+    pub fn durable(mut self) -> Self {
+        self.0.class = PermitClass::Durable;
         self
     }
 

@@ -99,10 +99,10 @@ impl TokenFair {
 }
 
 impl Discipline for TokenFair {
-    fn estimate(&self, request: &PermitRequest, waiters: &Waiters) -> QueueEstimate {
+    fn estimate(&self, request: &PermitRequest) -> QueueEstimate {
         // By weights, as if all requests had the same number of tokens: that of the others is
         // not known before they are served.
-        self.accounts.estimate(request, waiters)
+        self.accounts.estimate(request)
     }
 
     fn join(&mut self, waiters: &mut Waiters, place: SlotKey) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use infergate_core::admission::PermitClass;
 use infergate_core::model::{Algorithm, EndpointSpec, QueueSpec, Task};
 
 use super::*;
@@ -43,5 +44,6 @@ pub fn ask(account: &str) -> PermitRequest {
         is_retry: false,
         is_bounded_elsewhere: false,
         has_alternative: false,
+        class: PermitClass::Live,
     }
 }

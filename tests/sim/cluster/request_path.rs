@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use infergate_core::Millis;
 use infergate_core::admission::{
-    AdmissionOutcome, EndpointId, Grant, PermitId, PermitRequest, QueueTicket, WaiterUpdates,
+    AdmissionOutcome, EndpointId, Grant, PermitClass, PermitId, PermitRequest, QueueTicket,
+    WaiterUpdates,
 };
 use infergate_core::routing::budget::{CAPACITY_ATTEMPTS_SMALL, ERRORS_MAX};
 use infergate_core::routing::cluster::{
@@ -251,6 +252,7 @@ impl ClusterSim {
         let ask = PermitRequest {
             is_bounded_elsewhere: false,
             has_alternative: false,
+            class: PermitClass::Live,
             account: "ant".into(),
             weight: 1,
             priority: 5,

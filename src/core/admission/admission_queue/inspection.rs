@@ -4,7 +4,8 @@
 
 use hashbrown::HashMap;
 
-use super::AdmissionQueue;
+use super::{AdmissionQueue, is_outside};
+use crate::admission::permit_class::PermitClass;
 use crate::admission::state::{AdmissionGauges, AdmissionState};
 use crate::{AccountId, Millis};
 
@@ -14,8 +15,10 @@ impl AdmissionQueue {
         let totals = self.endpoints.totals();
         AdmissionGauges {
             used: totals.used,
+            durable_used: self.durable_used,
             limit: totals.limit,
             depth: self.waiters.len(),
+            durable_waiting: self.durable.len(),
             endpoints: totals.configured,
             usable_endpoints: totals.usable,
         }
@@ -24,7 +27,8 @@ impl AdmissionQueue {
     /// Returns the state for `GET /state`. Visits every waiter: for operators, not for requests.
     pub fn state(&self, now: Millis) -> AdmissionState {
         let mut accounts: HashMap<&AccountId, usize> = HashMap::new();
-        for (_, waiter) in self.waiters.iter() {
+        let waiters = self.waiters.iter().map(|(_, waiter)| waiter);
+        for waiter in waiters.filter(|w| w.request.class == PermitClass::Live) {
             *accounts.entry(&waiter.request.account).or_default() += 1;
         }
         let mut accounts: Vec<(AccountId, usize)> = accounts
@@ -35,6 +39,10 @@ impl AdmissionQueue {
         AdmissionState {
             algorithm: self.algorithm,
             depth: self.waiters.len(),
+            durable_waiting: self.durable.len(),
+            durable_used: self.durable_used,
+            durable_max: self.durable_max,
+            last_turn: self.last_turn,
             capacity: self.account_capacity,
             expected_wait: self.expected_wait(now),
             accounts,
@@ -55,26 +63,54 @@ impl AdmissionQueue {
             );
         }
         let outside = self.waiters.iter();
-        let outside = outside.filter(|(_, waiter)| waiter.request.is_bounded_elsewhere);
+        let outside = outside.filter(|(_, waiter)| is_outside(&waiter.request));
         assert_eq!(
             outside.count(),
             self.outside,
             "waiters bounded elsewhere are counted"
         );
-        let waiting = !self.waiters.is_empty();
+        self.check_classes();
+        let waiting = self.live_waiting() > 0;
         assert_eq!(
             self.discipline.next().is_some(),
             waiting,
-            "somebody who waits is next"
+            "a live waiter is next"
         );
         assert!(
-            !waiting || !self.endpoints.has_open(),
-            "no permit is free while somebody waits"
+            !self.wants_permit() || !self.endpoints.has_open(),
+            "no permit is free while a waiter could use it"
         );
         assert!(!waiting || !self.is_closed(), "nobody waits at a shut door");
+        let live = self.waiters.iter().map(|(_, waiter)| &waiter.request);
+        let mut live = live.filter(|request| request.class == PermitClass::Live);
         assert!(
-            !self.is_unusable() || self.waiters.iter().all(|(_, w)| !w.request.has_alternative),
+            !self.is_unusable() || live.all(|request| !request.has_alternative),
             "nobody who has somewhere else to go waits where nothing can be served"
+        );
+    }
+
+    fn check_classes(&self) {
+        self.durable.check(&self.waiters);
+        assert!(
+            self.durable
+                .iter(&self.waiters)
+                .all(|place| self.waiters[place].request.class == PermitClass::Durable),
+            "durable waiters stand in their own line"
+        );
+        let [live, durable] = PermitClass::ALL.map(|class| self.permits.count_of(class));
+        assert_eq!(
+            durable.0, self.durable_used as usize,
+            "permits of durable requests are counted"
+        );
+        self.classes.check([live.1, durable.1]);
+        let is_idle = self.durable.is_empty() && self.durable_used == 0;
+        assert!(
+            is_idle || self.classes.is_active(),
+            "grants are charged while there are durable requests"
+        );
+        assert!(
+            self.durable.is_empty() || self.endpoints.totals().configured > 0,
+            "durable requests leave with the last endpoint"
         );
     }
 }

@@ -24,47 +24,47 @@ pub(super) fn spec(algorithm: Algorithm, endpoints: &[(&str, u32)]) -> ModelSpec
 }
 
 /// An admission queue at a moment.
-struct AdmissionFixture {
-    turnstile: AdmissionQueue,
-    now: Millis,
+pub(super) struct AdmissionFixture {
+    pub turnstile: AdmissionQueue,
+    pub now: Millis,
 }
 
 impl AdmissionFixture {
-    fn new(spec: &ModelSpec) -> AdmissionFixture {
+    pub fn new(spec: &ModelSpec) -> AdmissionFixture {
         AdmissionFixture {
             turnstile: AdmissionQueue::new(spec, Millis(0)),
             now: Millis(0),
         }
     }
 
-    fn request(&mut self, ask: PermitRequestBuilder) -> AdmissionOutcome {
+    pub fn request(&mut self, ask: PermitRequestBuilder) -> AdmissionOutcome {
         let outcome = self.turnstile.request_permit(ask.build(), self.now, 0);
         self.turnstile.check();
         outcome
     }
 
-    fn lease(&mut self, ask: PermitRequestBuilder) -> Grant {
+    pub fn lease(&mut self, ask: PermitRequestBuilder) -> Grant {
         match self.request(ask) {
             AdmissionOutcome::Leased(grant) => grant,
             other => panic!("leased, not {other:?}"),
         }
     }
 
-    fn queue(&mut self, ask: PermitRequestBuilder) -> QueueTicket {
+    pub fn queue(&mut self, ask: PermitRequestBuilder) -> QueueTicket {
         match self.request(ask) {
             AdmissionOutcome::Queued { ticket, .. } => ticket,
             other => panic!("queued, not {other:?}"),
         }
     }
 
-    fn refusal(&mut self, ask: PermitRequestBuilder) -> Refusal {
+    pub fn refusal(&mut self, ask: PermitRequestBuilder) -> Refusal {
         match self.request(ask) {
             AdmissionOutcome::Full(refusal) => refusal,
             other => panic!("full, not {other:?}"),
         }
     }
 
-    fn release(&mut self, grant: Grant) -> WaiterUpdates {
+    pub fn release(&mut self, grant: Grant) -> WaiterUpdates {
         let mut wakes = WaiterUpdates::default();
         self.turnstile
             .release(grant.permit, self.now, 0, &mut wakes);
@@ -72,14 +72,14 @@ impl AdmissionFixture {
         wakes
     }
 
-    fn configure(&mut self, spec: &ModelSpec) -> WaiterUpdates {
+    pub fn configure(&mut self, spec: &ModelSpec) -> WaiterUpdates {
         let mut wakes = WaiterUpdates::default();
         self.turnstile.configure(spec, self.now, 0, &mut wakes);
         self.turnstile.check();
         wakes
     }
 
-    fn set_usable(&mut self, url: &str, usable: bool) -> WaiterUpdates {
+    pub fn set_usable(&mut self, url: &str, usable: bool) -> WaiterUpdates {
         let mut wakes = WaiterUpdates::default();
         let endpoint = self
             .turnstile
@@ -92,7 +92,7 @@ impl AdmissionFixture {
     }
 
     /// Twenty permits held for `hold` each, one after the other.
-    fn measure(&mut self, hold: u64) {
+    pub fn measure(&mut self, hold: u64) {
         for _ in 0..20 {
             let grant = self.lease(request("meter"));
             self.now = self.now + Millis(hold);
@@ -101,7 +101,7 @@ impl AdmissionFixture {
     }
 }
 
-fn tickets(wakes: &WaiterUpdates) -> Vec<QueueTicket> {
+pub(super) fn tickets(wakes: &WaiterUpdates) -> Vec<QueueTicket> {
     wakes
         .grants
         .iter()

@@ -107,6 +107,7 @@ impl ReferenceModel {
     fn request(&mut self, choices: &mut EventChoices) {
         let who = choices.below(ACCOUNTS);
         let ask = PermitRequest {
+            class: PermitClass::Live,
             account: account(who),
             weight: who as u32 % 3 + 1,
             priority: choices.below(3) as u8,

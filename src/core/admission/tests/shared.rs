@@ -167,16 +167,22 @@ impl SharedModels {
                 if event >> 55 & 7 == 0 {
                     request = request.no_wait();
                 }
+                let is_durable = event >> 58 & 3 == 0;
+                if is_durable {
+                    request = request.durable();
+                }
                 let free = self.specs[model].endpoints.iter().any(|endpoint| {
                     let server = index_of(&endpoint.url);
                     self.out_at(server) < self.limits[server]
                 });
                 let before = self.out.len();
+                let found = self.turnstiles[model].state(self.now);
+                let is_capped = is_durable && found.durable_used >= found.durable_max;
                 self.request(model, request.build());
                 let state = self.turnstiles[model].state(self.now);
                 let usable = state.endpoints.iter().all(|endpoint| endpoint.usable);
                 assert!(
-                    !(free && usable) || self.out.len() > before,
+                    !(free && usable) || is_capped || self.out.len() > before,
                     "a free permit is given at once"
                 );
             }
@@ -325,6 +331,68 @@ fn turns_of_models_go_by_the_weights_of_the_accounts_that_wait() {
     }
     let served = before - models.waiting[1].len();
     assert!((48..=52).contains(&served), "a quarter of 200: {served}");
+}
+
+#[test]
+fn a_durable_request_weighs_as_one_account_at_a_shared_server() {
+    let mut models = SharedModels::new(&[&["a"], &["a"]], [1, 1, 1]);
+    assert!(models.request(0, request("x").build()));
+    let mut served = 0;
+    for _ in 0..100 {
+        while models.waiting[0].len() < 3 {
+            models.request(0, request("p").weight(3).build());
+        }
+        if models.waiting[1].is_empty() {
+            models.request(1, request("q").durable().build());
+        }
+        models.release(0);
+        served += usize::from(models.waiting[1].is_empty());
+        models.check();
+    }
+    assert!((24..=50).contains(&served), "at least a quarter: {served}");
+}
+
+#[test]
+fn a_permit_handed_to_a_model_goes_to_the_class_whose_turn_it_is_there() {
+    let mut models = SharedModels::new(&[&["a"], &["a"]], [1, 1, 1]);
+    assert!(models.request(0, request("x").build()));
+    models.request(1, request("y").build());
+    models.request(1, request("y").durable().build());
+    models.request(1, request("y").build());
+    let mut durable = Vec::new();
+    for _ in 0..3 {
+        models.now = models.now + Millis(100);
+        models.release(0);
+        durable.push(models.turnstiles[1].gauges().durable_used);
+        models.check();
+    }
+    assert_eq!(durable.iter().sum::<u32>(), 1, "{durable:?}");
+    assert!(models.waiting[1].is_empty());
+}
+
+#[test]
+fn a_model_whose_durable_requests_hold_all_they_may_lets_others_have_the_server() {
+    let mut models = SharedModels::new(&[&["a"], &["a"]], [2, 1, 1]);
+    models.specs[0].jobs.keep_free = 1;
+    let spec = models.specs[0].clone();
+    let mut turnstile = models.turnstiles.remove(0);
+    let mut wakes = WaiterUpdates::default();
+    models.with_servers(0, |servers| {
+        turnstile.configure_sharing(&spec, servers, Millis(0), 0, &mut wakes);
+    });
+    models.turnstiles.insert(0, turnstile);
+    assert!(models.request(0, request("x").durable().build()));
+    assert!(!models.request(0, request("x").durable().build()));
+    assert!(models.request(1, request("y").build()));
+    assert!(!models.request(1, request("y").build()));
+    models.release(1);
+    assert!(models.waiting[1].is_empty(), "the other model is served");
+    models.release(0);
+    assert!(
+        models.waiting[0].is_empty(),
+        "the next durable one is served"
+    );
+    models.check();
 }
 
 #[test]
