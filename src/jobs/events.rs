@@ -12,6 +12,7 @@ use infergate_core::job::{EndReason, JobDefinition, JobOutcome, JobProgress, Job
 
 use super::ends;
 use super::request::{JobResult, StoredRequest};
+use super::signals::JobSignals;
 use super::store::{EndRecord, EndRenderer, JobStore};
 use super::store_clock::rfc3339_micros;
 use crate::state::Shared;
@@ -169,7 +170,7 @@ impl UnrunEnds {
 }
 
 /// Carries events from the outbox of a store to the event file, until its future is dropped.
-pub async fn deliver(shared: Arc<Shared>, store: Arc<dyn JobStore>, wake: Arc<super::JobSignals>) {
+pub async fn deliver(shared: Arc<Shared>, store: Arc<dyn JobStore>, wake: Arc<JobSignals>) {
     loop {
         let woken = wake.events.notified();
         match deliver_some(&shared, &*store).await {

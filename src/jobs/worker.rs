@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use infergate_core::Millis;
-use infergate_core::admission::PermitRequest;
+use infergate_core::admission::{PermitClass, PermitRequest};
 use infergate_core::job::{DeployableKey, TakeRequest, WorkerId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -248,6 +248,7 @@ fn permit_request() -> PermitRequest {
         endpoint_order: None,
         is_retry: false,
         is_bounded_elsewhere: true,
+        class: PermitClass::Durable,
         has_alternative: false,
     }
 }

@@ -7,6 +7,7 @@ use infergate_core::api::Call;
 use infergate_core::model::Algorithm;
 
 use super::context::RequestContext;
+use super::origin::Origin;
 use crate::state::Account;
 use crate::upstream::ModelRuntime;
 
@@ -61,6 +62,9 @@ pub fn permit_request(
         is_retry: false,
         is_bounded_elsewhere: !ctx.can.queue_bound,
         has_alternative: false,
-        class: PermitClass::Live,
+        class: match ctx.origin() {
+            Origin::Job(_) => PermitClass::Durable,
+            Origin::Client | Origin::Peer => PermitClass::Live,
+        },
     }
 }
