@@ -1,0 +1,311 @@
+//! Durable jobs: what was accepted reaches one end, through kills, cancels, deadlines and drains.
+//!
+//! Requests are those of the Replicate API; servers are scripted or simulated.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use infergate::simulate;
+use serde_json::{Value, json};
+
+use crate::support::{
+    HandledServer, Node, Reaction, ScriptedServer, SimulatedServer, accounts, endpoint, eventually,
+    json_answer, model, one_model,
+};
+
+const KEY_A: &str = "authorization: Bearer key-a\r\n";
+const KEY_B: &str = "authorization: Bearer key-b\r\n";
+const PREDICTIONS: &str = "/v1/models/acme/m/predictions";
+const INPUT: &str = r#"{"input":{"prompt":"hello"}}"#;
+const TARIFF: &str = "    tariff: { coefficients: { input_tokens: 1, output_tokens: 2 } }\n";
+
+/// A configuration with jobs and the model `acme/m` on one server.
+fn with_jobs(server: std::net::SocketAddr, permits: u32, jobs: &str, more: &str) -> String {
+    let model = model("acme/m", &[endpoint(server, permits)], more);
+    format!("jobs: {{ {jobs} }}\nmodels:\n{model}")
+}
+
+async fn create(node: &Node, headers: &str, body: &str) -> Value {
+    let created = node.post_as(headers, PREDICTIONS, body).await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    created.json()
+}
+
+async fn show(node: &Node, headers: &str, id: &str) -> crate::support::TestResponse {
+    let mut client = node.client().await;
+    let request = format!("GET /v1/predictions/{id} HTTP/1.1\r\nhost: h\r\n{headers}\r\n");
+    client.send(request).await;
+    client.response().await
+}
+
+/// The object of a job once it has ended.
+async fn ended(node: &Node, id: &str) -> Value {
+    eventually("the job ends", async || {
+        let object = show(node, "", id).await.json();
+        let is_over = object["completed_at"].is_string();
+        is_over.then_some(object)
+    })
+    .await
+}
+
+async fn status_becomes(node: &Node, id: &str, status: &str) {
+    eventually(status, async || {
+        let object = show(node, "", id).await.json();
+        (object["status"] == status).then_some(())
+    })
+    .await;
+}
+
+fn id_of(object: &Value) -> &str {
+    object["id"].as_str().unwrap()
+}
+
+#[tokio::test]
+async fn a_prediction_is_created_waited_for_shown_and_listed() {
+    let server = SimulatedServer::fast().await;
+    let node = Node::start(&with_jobs(server.address, 2, "", TARIFF)).await;
+    let created = node.post_as("prefer: wait=30\r\n", PREDICTIONS, INPUT).await;
+    assert_eq!(created.status, 201);
+    assert_eq!(created.header("preference-applied"), Some("wait=30"));
+    let object = created.json();
+    assert_eq!(object["status"], "succeeded", "{object}");
+    assert!(!object["output"].as_array().unwrap().is_empty());
+    assert_eq!(object["input"], json!({ "prompt": "hello" }));
+    assert!(object["metrics"]["predict_time"].is_number());
+    let shown = show(&node, "", id_of(&object)).await.json();
+    assert_eq!(shown["output"], object["output"]);
+    let by_version = json!({ "version": object["version"], "input": { "prompt": "again" } });
+    let second = node.post("/v1/predictions", &by_version.to_string()).await;
+    assert_eq!(second.status, 201, "{}", second.text());
+    ended(&node, id_of(&second.json())).await;
+    let mut client = node.client().await;
+    client.send("GET /v1/predictions HTTP/1.1\r\nhost: h\r\n\r\n").await;
+    let list = client.response().await.json();
+    assert_eq!(list["results"].as_array().unwrap().len(), 2);
+    assert_eq!(list["results"][1]["id"], object["id"]);
+    assert!(list["next"].is_null());
+    let events = node.events(2).await;
+    assert_eq!(events[0]["request_source"], "job");
+    assert_eq!(events[0]["face"], "replicate");
+    assert_eq!(events[0]["job_id"], object["id"]);
+    assert_eq!(events[0]["event_id"], format!("{}:1", id_of(&object)));
+    assert_eq!(events[0]["outcome"], "completed");
+    assert!(events[0]["neurons"].as_f64().unwrap() > 0.0);
+    node.idle().await;
+}
+
+#[tokio::test]
+async fn jobs_are_their_accounts_alone() {
+    let server = SimulatedServer::fast().await;
+    let config = with_jobs(server.address, 2, "", "");
+    let node = Node::start(&format!("{}{config}", accounts(""))).await;
+    let object = create(&node, KEY_A, INPUT).await;
+    assert_eq!(show(&node, KEY_A, id_of(&object)).await.status, 200);
+    let foreign = show(&node, KEY_B, id_of(&object)).await;
+    let unknown = show(&node, KEY_B, &"a".repeat(26)).await;
+    assert_eq!((foreign.status, unknown.status), (404, 404));
+    assert_eq!(foreign.json()["detail"], unknown.json()["detail"]);
+    let path = format!("/v1/predictions/{}/cancel", id_of(&object));
+    assert_eq!(node.post_as(KEY_B, &path, "").await.status, 404);
+    assert_eq!(node.post_as("", PREDICTIONS, INPUT).await.status, 401);
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_job_is_refused_as_a_problem() {
+    let server = SimulatedServer::fast().await;
+    let node = Node::start(&with_jobs(server.address, 2, "", "")).await;
+    for (path, body, status) in [
+        (PREDICTIONS, "[]", 400),
+        (PREDICTIONS, "{", 400),
+        (PREDICTIONS, "{}", 422),
+        (PREDICTIONS, r#"{"input":1}"#, 422),
+        ("/v1/models/acme/other/predictions", INPUT, 404),
+        ("/v1/predictions", INPUT, 422),
+        ("/v1/predictions", r#"{"version":"abc","input":{}}"#, 422),
+        ("/v1/predictions/abc/nothing", "", 404),
+    ] {
+        let refused = node.post(path, body).await;
+        assert_eq!(refused.status, status, "{path} {body}");
+        assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+        assert!(refused.json()["detail"].is_string());
+    }
+    for headers in ["cancel-after: 1s\r\n", "cancel-after: soon\r\n"] {
+        assert_eq!(node.post_as(headers, PREDICTIONS, INPUT).await.status, 422, "{headers}");
+    }
+}
+
+#[tokio::test]
+async fn without_jobs_in_the_configuration_their_routes_say_so() {
+    let server = SimulatedServer::fast().await;
+    let node = Node::start(&one_model(server.address, 2, "")).await;
+    let refused = node.post("/v1/predictions", INPUT).await;
+    assert_eq!(refused.status, 404);
+    assert!(refused.text().contains("jobs: {}"), "{}", refused.text());
+}
+
+#[tokio::test]
+async fn a_repeated_create_with_its_key_is_the_same_job() {
+    let server = SimulatedServer::fast().await;
+    let node = Node::start(&with_jobs(server.address, 2, "", "")).await;
+    let key = "idempotency-key: k-1\r\n";
+    let first = create(&node, key, INPUT).await;
+    let again = create(&node, key, INPUT).await;
+    assert_eq!(first["id"], again["id"]);
+    let other = node.post_as(key, PREDICTIONS, r#"{"input":{"prompt":"x"}}"#).await;
+    assert_eq!(other.status, 422);
+    let without = create(&node, "", INPUT).await;
+    assert_ne!(first["id"], without["id"]);
+}
+
+#[tokio::test]
+async fn a_queued_job_is_canceled_at_once_and_a_running_one_gives_its_permit_back() {
+    let server = ScriptedServer::held().await;
+    let node = Node::start(&with_jobs(server.address, 1, "", "")).await;
+    let running = create(&node, "", INPUT).await;
+    status_becomes(&node, id_of(&running), "processing").await;
+    let queued = create(&node, "", INPUT).await;
+    for (object, expected) in [(&queued, "canceled"), (&running, "canceled"), (&running, "canceled")] {
+        let path = format!("/v1/predictions/{}/cancel", id_of(object));
+        let canceled = node.post(&path, "").await;
+        assert_eq!(canceled.status, 200);
+        assert_eq!(canceled.json()["status"], expected, "{}", canceled.text());
+    }
+    eventually("the server's connection is closed", async || {
+        (server.gone() == 1).then_some(())
+    })
+    .await;
+    node.idle().await;
+    let events = node.events(2).await;
+    let reasons: Vec<&str> = events.iter().map(|event| event["reason"].as_str().unwrap()).collect();
+    assert_eq!(reasons, ["canceled_by_user", "canceled_by_user"]);
+    assert_eq!(events[0]["outcome"], "cut-by-client");
+}
+
+#[tokio::test]
+async fn a_deadline_ends_a_running_job_and_one_that_was_never_started() {
+    let server = ScriptedServer::held().await;
+    let jobs = "    jobs: { predict_timeout_secs: 1 }\n";
+    let node = Node::start(&with_jobs(server.address, 1, "", jobs)).await;
+    let timed_out = create(&node, "", INPUT).await;
+    status_becomes(&node, id_of(&timed_out), "processing").await;
+    let over = ended(&node, id_of(&timed_out)).await;
+    assert_eq!(over["status"], "failed", "{over}");
+    assert_eq!(over["infergate"]["reason"], "timeout");
+    let endless = "    jobs: { predict_timeout_secs: 600 }\n";
+    let other = ScriptedServer::held().await;
+    let node = Node::start(&with_jobs(other.address, 1, "", endless)).await;
+    let running = create(&node, "cancel-after: 7s\r\n", INPUT).await;
+    status_becomes(&node, id_of(&running), "processing").await;
+    let waiting = create(&node, "cancel-after: 5s\r\n", INPUT).await;
+    let (running, waiting) = tokio::join!(ended(&node, id_of(&running)), ended(&node, id_of(&waiting)));
+    assert_eq!(running["status"], "canceled", "{running}");
+    assert_eq!(waiting["status"], "canceled", "{waiting}");
+    assert_eq!(waiting["infergate"]["status"], "aborted");
+    assert!(waiting["started_at"].is_null());
+}
+
+#[tokio::test]
+async fn a_model_error_is_told_and_costs_nothing_and_a_lost_server_is_tried_again() {
+    let answers = std::sync::atomic::AtomicUsize::new(0);
+    let server = HandledServer::by(move |request| {
+        if request.contains("refuse me") {
+            let body = r#"{"error":{"message":"no such style"}}"#;
+            let head = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: {}\r\n\r\n", body.len());
+            return Reaction::AnswerAfter(Duration::ZERO, format!("{head}{body}"));
+        }
+        match answers.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            0 => Reaction::Crash(Duration::ZERO),
+            _ => Reaction::AnswerAfter(
+                Duration::ZERO,
+                json_answer(r#"{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}"#),
+            ),
+        }
+    })
+    .await;
+    let node = Node::start(&with_jobs(server.address, 1, "", TARIFF)).await;
+    let refused = create(&node, "", r#"{"input":{"prompt":"refuse me"}}"#).await;
+    let refused = ended(&node, id_of(&refused)).await;
+    assert_eq!(refused["status"], "failed", "{refused}");
+    assert_eq!(refused["infergate"]["reason"], "invalid_input");
+    let lost = create(&node, "", INPUT).await;
+    let lost = ended(&node, id_of(&lost)).await;
+    assert_eq!(lost["status"], "succeeded", "{lost}");
+    let events = node.events(2).await;
+    assert_eq!(events[0]["neurons"], 0.0);
+}
+
+/// Neurons of the events by job: repeats of an event are dropped by its id, as its readers do.
+fn neurons_by_job(events: &[Value]) -> HashMap<String, f64> {
+    let ids = events.iter().map(|event| {
+        let id = event["event_id"].as_str().unwrap().to_owned();
+        (id, event["neurons"].as_f64().unwrap())
+    });
+    let unique: HashMap<String, f64> = ids.collect();
+    let mut by_job = HashMap::new();
+    for (id, neurons) in unique {
+        let job = id.split(':').next().unwrap().to_owned();
+        let before = by_job.insert(job, neurons);
+        assert_eq!(before, None, "one event for each job");
+    }
+    by_job
+}
+
+#[tokio::test]
+async fn jobs_outlast_kills_of_the_process() {
+    const KILLS: usize = 5;
+    const JOBS: usize = 40;
+    let server = SimulatedServer::start(simulate::Config {
+        ttft_ms: 40,
+        tokens_per_sec: 0.0,
+        ..simulate::Config::instant()
+    })
+    .await;
+    let more = format!("{TARIFF}    jobs: {{ attempts_max: 20 }}\n");
+    let config = with_jobs(server.address, 2, "", &more);
+    let config = format!("replicate: {{ show_neurons: true }}\n{config}");
+    let mut node = Node::start(&config).await;
+    let mut ids = Vec::new();
+    for _ in 0..JOBS {
+        ids.push(id_of(&create(&node, "", INPUT).await).to_owned());
+    }
+    for _ in 0..KILLS {
+        let before = node.events(1).await.len();
+        eventually("another job ends", async || {
+            (node.events(1).await.len() > before).then_some(())
+        })
+        .await;
+        node.signal("KILL");
+        node.ended().await;
+        node.start_again().await;
+    }
+    let mut neurons = HashMap::new();
+    for id in &ids {
+        let object = ended(&node, id).await;
+        assert_eq!(object["status"], "succeeded", "{object}");
+        neurons.insert(id.clone(), object["metrics"]["neurons"].as_f64().unwrap());
+    }
+    let events = eventually("every event is written", async || {
+        let events = node.events(JOBS).await;
+        (neurons_by_job(&events).len() == JOBS).then_some(events)
+    })
+    .await;
+    assert_eq!(neurons_by_job(&events), neurons);
+    let worked = (server.count("served").await + server.count("cancelled").await) as usize;
+    assert!(worked <= JOBS + KILLS * 2 * 2, "{worked} executions");
+}
+
+#[tokio::test]
+async fn a_drain_lets_jobs_end_and_the_next_process_goes_on() {
+    let server = SimulatedServer::taking(300).await;
+    let node_config = with_jobs(server.address, 1, "", "");
+    let mut node = Node::start(&node_config).await;
+    let first = create(&node, "", INPUT).await;
+    status_becomes(&node, id_of(&first), "processing").await;
+    let second = create(&node, "", INPUT).await;
+    node.signal("TERM");
+    assert_eq!(node.ended().await.code(), Some(0));
+    node.start_again().await;
+    assert_eq!(ended(&node, id_of(&first)).await["status"], "succeeded");
+    assert_eq!(ended(&node, id_of(&second)).await["status"], "succeeded");
+    assert_eq!(server.count("served").await, 2);
+}
