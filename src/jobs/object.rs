@@ -44,6 +44,8 @@ pub fn replicate_object(choices: &JobChoices, job: &StoredJob, shown: ShownStatu
     let id = definition.id.as_str();
     let segment = collection_of(definition.kind).segment();
     let url = format!("{}/v1/{segment}/{id}", request.base_url);
+    let token = request.stream_token.as_deref();
+    let stream = token.map(|token| format!("{}/v1/streams/{id}?token={token}", request.base_url));
     let events = request.webhook_events.as_ref();
     let view = PredictionView {
         id,
@@ -63,7 +65,7 @@ pub fn replicate_object(choices: &JobChoices, job: &StoredJob, shown: ShownStatu
         urls: PredictionUrls {
             cancel: format!("{url}/cancel"),
             get: url,
-            stream: None,
+            stream,
         },
         deadline: definition.limits.deadline.map(rfc3339_micros),
         deployment: request.deployment.as_deref(),

@@ -3,10 +3,13 @@
 //! Not a response of its own: events, results and bytes become the value that the object of a job shows. Bounded by
 //! the model's `output_max_mib`.
 
+use std::sync::Arc;
+
 use infergate_core::api::sse::{self, EventSplitter};
 use infergate_core::api::workers_ai::result_of;
 use serde_json::value::RawValue;
 
+use super::live::SharedPieces;
 use crate::telemetry::Clock;
 
 /// Longest time that tokens are joined into one piece of the output.
@@ -39,7 +42,7 @@ pub struct OutputCollector {
     bytes_max: usize,
     body: Vec<u8>,
     splitter: EventSplitter,
-    pieces: Vec<String>,
+    pieces: SharedPieces,
     joined_since_ms: u64,
     /// Error that the stream told.
     error: Option<String>,
@@ -60,7 +63,7 @@ impl OutputCollector {
             bytes_max,
             body: Vec::new(),
             splitter: EventSplitter::with_limit(EVENT_BYTES_MAX),
-            pieces: Vec::new(),
+            pieces: SharedPieces::default(),
             joined_since_ms: 0,
             error: None,
             is_done: false,
@@ -114,15 +117,21 @@ impl OutputCollector {
 
     fn join(&mut self, added: &str) {
         let now = self.clock.now().0;
-        match self.pieces.last_mut() {
+        let mut pieces = self.pieces.lock();
+        match pieces.last_mut() {
             Some(last) if now.saturating_sub(self.joined_since_ms) < JOIN_MS => {
                 last.push_str(added)
             }
             _ => {
                 self.joined_since_ms = now;
-                self.pieces.push(added.to_owned());
+                pieces.push(added.to_owned());
             }
         }
+    }
+
+    /// Returns the texts so far.
+    pub fn pieces(&self) -> SharedPieces {
+        Arc::clone(&self.pieces)
     }
 
     /// Returns whether a stream has told its end.
@@ -144,8 +153,11 @@ impl OutputCollector {
     pub fn output(&self) -> Option<Box<RawValue>> {
         match &self.form {
             OutputForm::Unknown => None,
-            OutputForm::Events if self.pieces.is_empty() && !self.is_done => None,
-            OutputForm::Events => to_raw(&self.pieces),
+            OutputForm::Events => {
+                let pieces = self.pieces.lock();
+                let has_any = !pieces.is_empty() || self.is_done;
+                has_any.then(|| to_raw(&*pieces)).flatten()
+            }
             OutputForm::Json => {
                 let body = result_of(&self.body).unwrap_or(&self.body);
                 let text = std::str::from_utf8(body).ok()?;

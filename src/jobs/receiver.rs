@@ -2,11 +2,15 @@
 //!
 //! Not a store: what it gathers is the run's until the end is written. It leaves when the run is to stop.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::live::LiveOutput;
 use super::output::OutputCollector;
 use super::signals::StopCause;
+use super::store_clock::StoreClock;
 use crate::http1::Fields;
 use crate::pipeline::{Downstream, DownstreamClosed, RequestHead, ResponseHead};
 
@@ -15,6 +19,8 @@ pub struct JobDownstream {
     target: String,
     headers: Fields,
     stop: watch::Receiver<StopCause>,
+    /// Output for followers, with the clock of its events.
+    live: (Arc<LiveOutput>, StoreClock),
     /// Output so far.
     pub output: OutputCollector,
     /// Status of the response; 0 before there is one.
@@ -26,15 +32,17 @@ pub struct JobDownstream {
 impl JobDownstream {
     /// Creates the receiver of a run of this request line.
     pub fn new(
-        target: String,
-        headers: Fields,
+        (target, headers): (String, Fields),
         stop: watch::Receiver<StopCause>,
         output: OutputCollector,
+        live: (Arc<LiveOutput>, StoreClock),
     ) -> JobDownstream {
+        live.0.set_pieces(output.pieces());
         JobDownstream {
             target,
             headers,
             stop,
+            live,
             output,
             status: 0,
             is_too_large: false,
@@ -83,7 +91,13 @@ impl Downstream for JobDownstream {
             return Err(DownstreamClosed);
         }
         match self.output.push(&chunk) {
-            Ok(_) => Ok(()),
+            Ok(added) => {
+                if let Some(added) = added {
+                    let (live, clock) = &self.live;
+                    live.push(&added.0, clock.now());
+                }
+                Ok(())
+            }
             Err(_) => {
                 self.is_too_large = true;
                 Err(DownstreamClosed)

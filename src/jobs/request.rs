@@ -37,6 +37,9 @@ pub struct StoredRequest {
     /// Deployment as `owner/name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment: Option<Arc<str>>,
+    /// Token of the stream of the output, where the model's output is text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_token: Option<Arc<str>>,
     /// Destination of a training as `owner/name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<Arc<str>>,
@@ -117,6 +120,16 @@ impl JobResult {
         JobResult {
             v: DOCUMENT_VERSION,
             error: Some(error.into()),
+            ..JobResult::default()
+        }
+    }
+
+    /// Result of a run that goes on.
+    pub fn partial(pieces: &[String]) -> JobResult {
+        let output = (!pieces.is_empty()).then(|| serde_json::value::to_raw_value(pieces));
+        JobResult {
+            v: DOCUMENT_VERSION,
+            output: output.and_then(Result::ok),
             ..JobResult::default()
         }
     }

@@ -18,6 +18,7 @@ use serde_json::value::RawValue;
 
 use super::ends::{RunDecision, RunFacts, decide, outcome};
 use super::events::{self, EndTimes};
+use super::live::{LiveOutput, LiveOutputs};
 use super::output::OutputCollector;
 use super::receiver::JobDownstream;
 use super::request::{JobResult, StoredRequest, run_target};
@@ -49,6 +50,8 @@ pub struct RunContext {
     pub worker: WorkerId,
     /// Clock of the store.
     pub clock: StoreClock,
+    /// Outputs as they come.
+    pub live: Arc<LiveOutputs>,
 }
 
 /// Finished run: its facts, its output and its context, which has the bill.
@@ -75,15 +78,19 @@ impl RunContext {
                 return;
             }
         };
-        let receiver = self.receiver(&taken, stop);
+        let live = self.live.begin(taken.definition.id, self.clock.now());
+        let receiver = self.receiver(&taken, stop, Arc::clone(&live.output));
         let finished = Box::pin(self.infer(&taken, &request, receiver, permit)).await;
-        self.settle(&taken, finished).await;
+        if self.settle(&taken, finished).await {
+            live.end(self.clock.now());
+        }
     }
 
     fn receiver(
         &self,
         taken: &TakenJob,
         stop: tokio::sync::watch::Receiver<StopCause>,
+        live: Arc<LiveOutput>,
     ) -> JobDownstream {
         let snapshot = self.shared.snapshot.load();
         let spec = snapshot.catalog.model(taken.definition.model.as_str());
@@ -92,7 +99,8 @@ impl RunContext {
         let (_, target) = run_target(&taken.definition.model);
         let headers = Fields::from_lines(&[("content-type", "application/json")]);
         let output = OutputCollector::new(self.shared.clock, most);
-        JobDownstream::new(target, headers, stop, output)
+        let live = (live, self.clock);
+        JobDownstream::new((target, headers), stop, output, live)
     }
 
     /// Runs the pipeline for a taken job.
@@ -201,8 +209,8 @@ impl RunContext {
         })
     }
 
-    /// Writes what came of a run.
-    async fn settle(&self, taken: &TakenJob, finished: FinishedRun) {
+    /// Writes what came of a run. Returns whether the job ends with it.
+    async fn settle(&self, taken: &TakenJob, finished: FinishedRun) -> bool {
         let FinishedRun {
             facts,
             mut result,
@@ -221,19 +229,20 @@ impl RunContext {
                 drop(ctx);
                 let not_before =
                     (cause == ReleaseCause::QuotaWait).then(|| self.clock.now() + QUOTA_WAIT);
-                return self.release(taken, cause, not_before).await;
+                self.release(taken, cause, not_before).await;
+                return false;
             }
             RunDecision::WaitForQuota => {
                 ctx.discard();
                 drop(ctx);
                 let tomorrow = next_midnight(self.clock.now());
-                return self
-                    .release(taken, ReleaseCause::QuotaWait, Some(tomorrow))
+                self.release(taken, ReleaseCause::QuotaWait, Some(tomorrow))
                     .await;
+                return false;
             }
             RunDecision::Nothing => {
                 ctx.discard();
-                return;
+                return true;
             }
         };
         if let Some(reason) = reason {
@@ -249,6 +258,7 @@ impl RunContext {
         let record = self.record(taken, (state, reason), (result, &api), &mut ctx);
         drop(ctx);
         self.write_end(taken, (state, reason), record).await;
+        true
     }
 
     /// Builds result and event of an end.

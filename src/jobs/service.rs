@@ -21,9 +21,10 @@ use super::catalog::{CatalogModel, JobCatalog};
 use super::config::{JobsConfig, ReplicateConfig};
 use super::embedded::{EmbeddedSettings, EmbeddedStore};
 use super::events::{self, EventPlace, UnrunEnds};
-use super::request::StoredRequest;
+use super::live::{LiveOutput, LiveOutputs};
+use super::request::{JobResult, StoredRequest};
 use super::run::RunContext;
-use super::signals::JobSignals;
+use super::signals::{JobSignals, JobWatch};
 use super::store::{
     IdempotencyKey, JobListing, JobStore, NewStoredJob, StoreError, StoreStats, StoredJob,
 };
@@ -83,6 +84,7 @@ pub struct Jobs {
     store_settings: Arc<EmbeddedSettings>,
     worker_settings: Arc<WorkerSettings>,
     worker: WorkerId,
+    live: Arc<LiveOutputs>,
 }
 
 impl Jobs {
@@ -123,6 +125,7 @@ impl Jobs {
             store_settings,
             worker_settings,
             worker,
+            live: Arc::default(),
         }))
     }
 
@@ -157,6 +160,7 @@ impl Jobs {
             signals: Arc::clone(&self.signals),
             worker: self.worker.clone(),
             clock: self.clock,
+            live: Arc::clone(&self.live),
         };
         let catalog = Arc::clone(&self.catalog);
         let settings = Arc::clone(&self.worker_settings);
@@ -262,12 +266,29 @@ impl Jobs {
         }
     }
 
-    /// Returns a job.
+    /// Returns a job, with its output so far where it runs.
     ///
     /// # Errors
     /// The store cannot be read.
     pub async fn get(&self, id: JobId) -> Result<Option<StoredJob>, Refusal> {
-        self.store.get(id).await.map_err(|error| refusal(&error))
+        let found = self.store.get(id).await;
+        let mut found = found.map_err(|error| refusal(&error))?;
+        if let Some(job) = found.as_mut().filter(|job| job.state == JobState::Running)
+            && let Some(live) = self.live.get(&id)
+        {
+            job.result = Some(JobResult::partial(&live.pieces()).to_bytes().into());
+        }
+        Ok(found)
+    }
+
+    /// Returns the output of a job as it comes, where it runs or ended lately.
+    pub fn live(&self, id: &JobId) -> Option<Arc<LiveOutput>> {
+        self.live.get(id)
+    }
+
+    /// Returns a watch for changes of a job.
+    pub fn watch(&self, id: JobId) -> JobWatch {
+        self.signals.watch(id)
     }
 
     /// Returns jobs, newest first.

@@ -11,7 +11,7 @@ use infergate_core::api::dialects::route;
 use infergate_core::api::replicate::ReplicateRoute;
 use infergate_core::api::route::{Route, RouteTarget};
 use infergate_core::api::{ApiDialect, Operation};
-use infergate_core::{Millis, Refusal};
+use infergate_core::{AccountId, Millis, Refusal};
 
 use crate::http1::{Fields, as_text};
 use crate::peer::{ClusterHandle, ForwardedHead};
@@ -72,8 +72,15 @@ impl AuthenticatedRequest {
             target,
         } = route(head.method, path);
         ctx.set_route(dialect, client_request_id(head.headers));
-        let account = Arc::clone(ctx.snapshot.accounts.identify(head.headers)?);
-        if ctx.page_origin.is_foreign() && !has_key(head.headers) {
+        let has_token = matches!(&target, RouteTarget::Replicate(route) if route.has_token());
+        let account = match has_token {
+            true => ctx
+                .snapshot
+                .accounts
+                .by_id(&AccountId::from(AccountId::ANONYMOUS)),
+            false => Arc::clone(ctx.snapshot.accounts.identify(head.headers)?),
+        };
+        if ctx.page_origin.is_foreign() && !has_token && !has_key(head.headers) {
             // Any web page could spend what this network may.
             return Err(Refusal::ForeignOrigin);
         }

@@ -64,7 +64,9 @@ fn id_of(object: &Value) -> &str {
 async fn a_prediction_is_created_waited_for_shown_and_listed() {
     let server = SimulatedServer::fast().await;
     let node = Node::start(&with_jobs(server.address, 2, "", TARIFF)).await;
-    let created = node.post_as("prefer: wait=30\r\n", PREDICTIONS, INPUT).await;
+    let created = node
+        .post_as("prefer: wait=30\r\n", PREDICTIONS, INPUT)
+        .await;
     assert_eq!(created.status, 201);
     assert_eq!(created.header("preference-applied"), Some("wait=30"));
     let object = created.json();
@@ -79,7 +81,9 @@ async fn a_prediction_is_created_waited_for_shown_and_listed() {
     assert_eq!(second.status, 201, "{}", second.text());
     ended(&node, id_of(&second.json())).await;
     let mut client = node.client().await;
-    client.send("GET /v1/predictions HTTP/1.1\r\nhost: h\r\n\r\n").await;
+    client
+        .send("GET /v1/predictions HTTP/1.1\r\nhost: h\r\n\r\n")
+        .await;
     let list = client.response().await.json();
     assert_eq!(list["results"].as_array().unwrap().len(), 2);
     assert_eq!(list["results"][1]["id"], object["id"]);
@@ -126,11 +130,18 @@ async fn what_cannot_be_a_job_is_refused_as_a_problem() {
     ] {
         let refused = node.post(path, body).await;
         assert_eq!(refused.status, status, "{path} {body}");
-        assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+        assert_eq!(
+            refused.header("content-type"),
+            Some("application/problem+json")
+        );
         assert!(refused.json()["detail"].is_string());
     }
     for headers in ["cancel-after: 1s\r\n", "cancel-after: soon\r\n"] {
-        assert_eq!(node.post_as(headers, PREDICTIONS, INPUT).await.status, 422, "{headers}");
+        assert_eq!(
+            node.post_as(headers, PREDICTIONS, INPUT).await.status,
+            422,
+            "{headers}"
+        );
     }
 }
 
@@ -151,7 +162,9 @@ async fn a_repeated_create_with_its_key_is_the_same_job() {
     let first = create(&node, key, INPUT).await;
     let again = create(&node, key, INPUT).await;
     assert_eq!(first["id"], again["id"]);
-    let other = node.post_as(key, PREDICTIONS, r#"{"input":{"prompt":"x"}}"#).await;
+    let other = node
+        .post_as(key, PREDICTIONS, r#"{"input":{"prompt":"x"}}"#)
+        .await;
     assert_eq!(other.status, 422);
     let without = create(&node, "", INPUT).await;
     assert_ne!(first["id"], without["id"]);
@@ -164,7 +177,11 @@ async fn a_queued_job_is_canceled_at_once_and_a_running_one_gives_its_permit_bac
     let running = create(&node, "", INPUT).await;
     status_becomes(&node, id_of(&running), "processing").await;
     let queued = create(&node, "", INPUT).await;
-    for (object, expected) in [(&queued, "canceled"), (&running, "canceled"), (&running, "canceled")] {
+    for (object, expected) in [
+        (&queued, "canceled"),
+        (&running, "canceled"),
+        (&running, "canceled"),
+    ] {
         let path = format!("/v1/predictions/{}/cancel", id_of(object));
         let canceled = node.post(&path, "").await;
         assert_eq!(canceled.status, 200);
@@ -176,7 +193,10 @@ async fn a_queued_job_is_canceled_at_once_and_a_running_one_gives_its_permit_bac
     .await;
     node.idle().await;
     let events = node.events(2).await;
-    let reasons: Vec<&str> = events.iter().map(|event| event["reason"].as_str().unwrap()).collect();
+    let reasons: Vec<&str> = events
+        .iter()
+        .map(|event| event["reason"].as_str().unwrap())
+        .collect();
     assert_eq!(reasons, ["canceled_by_user", "canceled_by_user"]);
     assert_eq!(events[0]["outcome"], "cut-by-client");
 }
@@ -197,7 +217,8 @@ async fn a_deadline_ends_a_running_job_and_one_that_was_never_started() {
     let running = create(&node, "cancel-after: 7s\r\n", INPUT).await;
     status_becomes(&node, id_of(&running), "processing").await;
     let waiting = create(&node, "cancel-after: 5s\r\n", INPUT).await;
-    let (running, waiting) = tokio::join!(ended(&node, id_of(&running)), ended(&node, id_of(&waiting)));
+    let (running, waiting) =
+        tokio::join!(ended(&node, id_of(&running)), ended(&node, id_of(&waiting)));
     assert_eq!(running["status"], "canceled", "{running}");
     assert_eq!(waiting["status"], "canceled", "{waiting}");
     assert_eq!(waiting["infergate"]["status"], "aborted");
@@ -308,4 +329,73 @@ async fn a_drain_lets_jobs_end_and_the_next_process_goes_on() {
     assert_eq!(ended(&node, id_of(&first)).await["status"], "succeeded");
     assert_eq!(ended(&node, id_of(&second)).await["status"], "succeeded");
     assert_eq!(server.count("served").await, 2);
+}
+
+/// Events of a stream: name, id and text.
+fn stream_events(text: &str) -> Vec<(String, String, String)> {
+    let events = text.split("\n\n").filter(|event| event.contains("event: "));
+    let member = |event: &str, name: &str| {
+        let lines = event.lines().filter_map(|line| line.strip_prefix(name));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    events
+        .map(|event| {
+            (
+                member(event, "event: "),
+                member(event, "id: "),
+                member(event, "data: "),
+            )
+        })
+        .collect()
+}
+
+async fn stream(node: &Node, url: &str, headers: &str) -> crate::support::TestResponse {
+    let path = &url[url.find("/v1/").unwrap()..];
+    let mut client = node.client().await;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\n{headers}\r\n");
+    client.send(request).await;
+    client.response().await
+}
+
+#[tokio::test]
+async fn an_output_is_followed_without_a_key_resumed_and_still_there_after_the_end() {
+    let server = SimulatedServer::start(simulate::Config {
+        ttft_ms: 20,
+        tokens_per_sec: 200.0,
+        output_tokens: 40,
+        ..Default::default()
+    })
+    .await;
+    let config = with_jobs(server.address, 2, "", "");
+    let node = Node::start(&format!("{}{config}", accounts(""))).await;
+    let object = create(&node, KEY_A, INPUT).await;
+    let url = object["urls"]["stream"].as_str().unwrap().to_owned();
+    let whole = stream(&node, &url, "").await;
+    assert_eq!(whole.status, 200);
+    assert_eq!(whole.header("content-type"), Some("text/event-stream"));
+    let events = stream_events(&whole.text());
+    let (last, outputs) = events.split_last().unwrap();
+    assert_eq!((&*last.0, &*last.2), ("done", "{}"));
+    let text = |events: &[(String, String, String)]| -> String {
+        events.iter().map(|event| event.2.as_str()).collect()
+    };
+    let shown = show(&node, KEY_A, id_of(&object)).await.json();
+    let output: String = shown["output"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|piece| piece.as_str().unwrap())
+        .collect();
+    assert_eq!(text(outputs), output);
+    // From the third event on.
+    let resume = format!("last-event-id: {}\r\n", outputs[1].1);
+    let rest = stream_events(&stream(&node, &url, &resume).await.text());
+    assert_eq!(text(&rest[..rest.len() - 1]), text(&outputs[2..]));
+    for bad in [
+        url.replace("token=", "token=x"),
+        url.replace("?token=", "?t="),
+    ] {
+        assert_eq!(stream(&node, &bad, KEY_A).await.status, 404, "{bad}");
+    }
+    assert!(!node.log().contains("token="));
 }

@@ -9,8 +9,8 @@ use infergate_core::api::replicate::{
     CreateRequest, ReplicateRoute, VersionName, read_create, wait_preference,
 };
 use infergate_core::job::cancel_after::parse_cancel_after;
-use infergate_core::job::{JobClass, JobKind};
-use infergate_core::model::{Access, AccountSpec, Catalog, WhenQuotaUsed};
+use infergate_core::job::{JobClass, JobId, JobKind};
+use infergate_core::model::{Access, AccountSpec, Catalog, Task, WhenQuotaUsed};
 use infergate_core::{Millis, Refusal};
 use sha2::{Digest, Sha256};
 
@@ -197,6 +197,7 @@ fn prepare(
         webhook: read.webhook.map(Arc::from),
         webhook_events: events.map(|events| events.into_iter().map(Arc::from).collect()),
         deployment: None,
+        stream_token: has_text_output(spec.task).then(stream_token),
         destination: read.destination.map(Arc::from),
     };
     let submit = PreparedSubmit {
@@ -234,6 +235,17 @@ fn find_model(
             find(VersionName::read(version)).ok_or_else(unknown)
         }
     }
+}
+
+/// Returns whether a task makes text that comes in pieces.
+fn has_text_output(task: Task) -> bool {
+    matches!(task, Task::TextGeneration | Task::ImageTextToText)
+}
+
+/// Makes a token that cannot be guessed.
+fn stream_token() -> Arc<str> {
+    let random = fastrand::u128(..).to_be_bytes();
+    JobId::from_random(None, random).as_str().into()
 }
 
 /// Digest by which a repeated create is recognized.

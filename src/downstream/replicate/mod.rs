@@ -5,6 +5,7 @@
 mod catalog;
 mod create;
 mod objects;
+mod stream;
 
 use infergate_core::Refusal;
 use infergate_core::api::replicate::ReplicateRoute;
@@ -53,6 +54,10 @@ impl DownstreamServer {
                 | ReplicateRoute::CreateOfDeployment(_)
                 | ReplicateRoute::CreateTraining(..)
         );
+        if let ReplicateRoute::Stream(id, query) = &route {
+            ctx.discard();
+            return Box::pin(stream::follow(jobs, session, ctx, (id, query))).await;
+        }
         let answer = match is_create {
             true => Box::pin(create::create(self, jobs, session, ctx, &head, route)).await?,
             false => {

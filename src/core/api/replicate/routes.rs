@@ -76,6 +76,13 @@ pub enum ReplicateRoute {
     Stream(String, String),
 }
 
+impl ReplicateRoute {
+    /// Returns whether a token in the query takes the place of a key.
+    pub const fn has_token(&self) -> bool {
+        matches!(self, ReplicateRoute::Stream(..))
+    }
+}
+
 /// Returns the target of a path of this dialect.
 pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
     if request.account.is_some() {

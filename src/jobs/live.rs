@@ -1,0 +1,292 @@
+//! Output of running jobs as it comes, for those that follow it.
+//!
+//! Not kept: a kill loses it with the run. Bounded for each job by [`EVENTS_MAX`] and [`BYTES_MAX`], and gone a
+//! minute after the end; later followers get the whole output from the store.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use infergate_core::Millis;
+use infergate_core::job::{JobId, StoreTime};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// Events that are kept of one job.
+const EVENTS_MAX: usize = 4096;
+/// Bytes of text that are kept of one job.
+const BYTES_MAX: usize = 1 << 20;
+/// Time that events are kept after the end.
+const KEPT_AFTER_END: Millis = Millis::from_secs(60);
+
+/// Place of an event in the output of a job: the moment, and its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EventPlaceId {
+    /// Moment by the store's clock, milliseconds.
+    pub ms: u64,
+    /// Number among all events of the job, from 0.
+    pub number: u64,
+}
+
+impl EventPlaceId {
+    /// Reads `<ms>:<number>`.
+    pub fn read(text: &str) -> Option<EventPlaceId> {
+        let (ms, number) = text.split_once(':')?;
+        Some(EventPlaceId {
+            ms: ms.parse().ok()?,
+            number: number.parse().ok()?,
+        })
+    }
+}
+
+/// Texts of a run, which it adds to while others look. Held for one addition or one copy.
+pub type SharedPieces = Arc<Mutex<Vec<String>>>;
+
+/// Text that a run has added.
+#[derive(Clone, Debug)]
+pub struct LiveEvent {
+    /// Its place.
+    pub place: EventPlaceId,
+    /// The text.
+    pub text: Arc<str>,
+}
+
+/// Part of a job's events for a follower.
+#[derive(Clone, Debug, Default)]
+pub struct LivePart {
+    /// Events after the ones that the follower has.
+    pub events: Vec<LiveEvent>,
+    /// The run has ended: no event follows.
+    pub is_ended: bool,
+    /// Events that the follower should have had are gone: their run was lost, or there were too many.
+    pub is_broken: bool,
+}
+
+#[derive(Default)]
+struct LiveState {
+    events: VecDeque<LiveEvent>,
+    bytes: usize,
+    /// Number of the next event.
+    next: u64,
+    /// Number of the first event of the present run.
+    first_of_run: u64,
+    /// Output so far, as the object shows it: its run's own.
+    pieces: SharedPieces,
+    ended: Option<StoreTime>,
+}
+
+/// Output of one job.
+#[derive(Default)]
+pub struct LiveOutput {
+    /// Held for one change or one copy.
+    state: Mutex<LiveState>,
+    /// Notified after each change.
+    pub changed: Notify,
+}
+
+impl LiveOutput {
+    /// Adds a text of the run.
+    pub fn push(&self, text: &str, now: StoreTime) {
+        let mut state = self.state.lock();
+        let place = EventPlaceId {
+            ms: now.0,
+            number: state.next,
+        };
+        state.next += 1;
+        state.bytes += text.len();
+        state.events.push_back(LiveEvent {
+            place,
+            text: text.into(),
+        });
+        while state.events.len() > EVENTS_MAX || state.bytes > BYTES_MAX {
+            match state.events.pop_front() {
+                Some(oldest) => state.bytes -= oldest.text.len(),
+                None => break,
+            }
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Sets where the run gathers its output.
+    pub fn set_pieces(&self, pieces: SharedPieces) {
+        self.state.lock().pieces = pieces;
+    }
+
+    /// Returns the output so far.
+    pub fn pieces(&self) -> Vec<String> {
+        let pieces = Arc::clone(&self.state.lock().pieces);
+        let copy = pieces.lock().clone();
+        copy
+    }
+
+    /// Returns the events from number `next` on.
+    pub fn after(&self, next: u64) -> LivePart {
+        let state = self.state.lock();
+        let oldest = state
+            .events
+            .front()
+            .map_or(state.next, |event| event.place.number);
+        let is_broken = next < oldest.max(state.first_of_run);
+        let events = state
+            .events
+            .iter()
+            .filter(|event| event.place.number >= next);
+        LivePart {
+            events: match is_broken {
+                true => Vec::new(),
+                false => events.cloned().collect(),
+            },
+            is_ended: state.ended.is_some(),
+            is_broken,
+        }
+    }
+
+    /// Returns the number of the first event of the present run that is left.
+    pub fn first_kept(&self) -> u64 {
+        let state = self.state.lock();
+        let oldest = state
+            .events
+            .front()
+            .map_or(state.next, |event| event.place.number);
+        oldest.max(state.first_of_run)
+    }
+
+    fn begin(&self) {
+        let mut state = self.state.lock();
+        // Followers that have text of a lost run cannot go on with that of another.
+        state.first_of_run = state.next;
+        state.events.clear();
+        state.bytes = 0;
+        state.pieces = SharedPieces::default();
+        state.ended = None;
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    fn end(&self, now: StoreTime) {
+        self.state.lock().ended = Some(now);
+        self.changed.notify_waiters();
+    }
+
+    fn is_over(&self, now: StoreTime) -> bool {
+        let ended = self.state.lock().ended;
+        ended.is_some_and(|ended| ended + KEPT_AFTER_END <= now)
+    }
+}
+
+/// Outputs of the jobs that run in this process, or ended lately.
+#[derive(Default)]
+pub struct LiveOutputs {
+    /// Held for one look-up.
+    outputs: Mutex<HashMap<JobId, Arc<LiveOutput>>>,
+}
+
+impl LiveOutputs {
+    /// Begins the output of a run.
+    pub fn begin(self: &Arc<Self>, job: JobId, now: StoreTime) -> LiveRun {
+        let mut outputs = self.outputs.lock();
+        outputs.retain(|_, output| !output.is_over(now));
+        let output = Arc::clone(outputs.entry(job).or_default());
+        drop(outputs);
+        output.begin();
+        LiveRun {
+            outputs: Arc::clone(self),
+            output,
+            job,
+            is_final: false,
+        }
+    }
+
+    /// Returns the output of a job.
+    pub fn get(&self, job: &JobId) -> Option<Arc<LiveOutput>> {
+        self.outputs.lock().get(job).cloned()
+    }
+}
+
+/// Output of one run; forgotten by drop, unless the job has ended with it.
+pub struct LiveRun {
+    outputs: Arc<LiveOutputs>,
+    /// The output.
+    pub output: Arc<LiveOutput>,
+    job: JobId,
+    is_final: bool,
+}
+
+impl LiveRun {
+    /// The job ends with this run.
+    pub fn end(mut self, now: StoreTime) {
+        self.is_final = true;
+        self.output.end(now);
+    }
+}
+
+impl Drop for LiveRun {
+    fn drop(&mut self) {
+        if self.is_final {
+            return;
+        }
+        // Followers hold the output themselves, and see that nothing of it is left.
+        let has_text = self.output.state.lock().next > 0;
+        if !has_text {
+            self.outputs.outputs.lock().remove(&self.job);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> JobId {
+        JobId::from_random(None, [1; 16])
+    }
+
+    #[test]
+    fn a_follower_gets_what_comes_after_its_last_event() {
+        let outputs = Arc::new(LiveOutputs::default());
+        let run = outputs.begin(id(), StoreTime(5));
+        for text in ["a", "b", "c"] {
+            run.output.push(text, StoreTime(7));
+        }
+        let live = outputs.get(&id()).unwrap();
+        let part = live.after(1);
+        let texts: Vec<&str> = part.events.iter().map(|event| &*event.text).collect();
+        assert_eq!(texts, ["b", "c"]);
+        assert!(!part.is_ended && !part.is_broken);
+        run.end(StoreTime(8));
+        assert!(live.after(3).is_ended);
+        assert_eq!(
+            EventPlaceId::read("7:1"),
+            Some(EventPlaceId { ms: 7, number: 1 })
+        );
+        assert_eq!(EventPlaceId::read("7"), None);
+    }
+
+    #[test]
+    fn text_of_a_lost_run_is_not_continued() {
+        let outputs = Arc::new(LiveOutputs::default());
+        let lost = outputs.begin(id(), StoreTime(5));
+        lost.output.push("a", StoreTime(5));
+        drop(lost);
+        let run = outputs.begin(id(), StoreTime(6));
+        run.output.push("x", StoreTime(6));
+        assert!(run.output.after(0).is_broken);
+        assert!(!run.output.after(1).is_broken);
+    }
+
+    #[test]
+    fn the_oldest_events_go_and_an_end_is_forgotten_after_a_minute() {
+        let outputs = Arc::new(LiveOutputs::default());
+        let run = outputs.begin(id(), StoreTime(0));
+        for _ in 0..=EVENTS_MAX {
+            run.output.push("x", StoreTime(0));
+        }
+        assert!(run.output.after(0).is_broken && !run.output.after(1).is_broken);
+        run.end(StoreTime(0));
+        let other = JobId::from_random(None, [2; 16]);
+        let next = StoreTime(0) + KEPT_AFTER_END;
+        drop(outputs.begin(other, next));
+        assert!(outputs.get(&id()).is_none() && outputs.get(&other).is_none());
+    }
+}
