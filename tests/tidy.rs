@@ -131,6 +131,7 @@ const CORE_DEPENDENCIES: &[&str] = &[
 const FOREIGN: &[(&str, &[&str])] = &[
     ("redis", &["src/queue/stream.rs"]),
     ("nvml", &["src/gpu/nvml.rs"]),
+    ("rusqlite", &["src/jobs/embedded"]),
     ("wasmtime", &["src/plugin", "src/cli/tooling"]),
     (
         "pingora",
@@ -160,7 +161,12 @@ const NAMES_AT_HOME: &[(&str, &[&str])] = &[
     // Built at the end of a request: a step that could name it could be steered by it.
     (
         "InferenceEvent",
-        &["src/telemetry", "src/pipeline/context/event.rs"],
+        // A job's event is taken from its context at the end, and completed with what the store knows.
+        &[
+            "src/telemetry",
+            "src/pipeline/context/event.rs",
+            "src/jobs/events.rs",
+        ],
     ),
     ("ServerSession", &["src/admin", "src/app/listen.rs"]),
     // A dialect is known by its row alone.
@@ -188,6 +194,9 @@ const SPAWNERS: &[&str] = &[
     "src/plugin/loading/compile.rs",
     "src/plugin/runtime/background.rs",
     "src/config/watch",
+    // Two threads that end with the handle, and the set of slots that a drain waits for.
+    "src/jobs/embedded/handle.rs",
+    "src/jobs/worker.rs",
     "src/upstream/gate/interleavings.rs",
 ];
 

@@ -184,11 +184,9 @@ impl Gateway {
             tasks.spawn(seeds::look_up(Arc::clone(&shared), cluster, sender));
             tasks.spawn(membership.run(seeds));
         }
-        tasks.spawn(housekeeping::keep_house(Arc::clone(&shared), insight));
         tasks.spawn(ranking::rank(Arc::clone(&shared), is_clustered));
         tasks.spawn(discover::discover(Arc::clone(&shared), reports));
-        tasks.spawn(export::export(Arc::clone(&shared)));
-        tasks.spawn(capture::record(Arc::clone(&recorder)));
+        spawn_keepers(&mut tasks, &shared, insight, &recorder);
         announce::announce(reloader.config(), &shared.snapshot.load());
         tasks.spawn(reloader.run(signals.hangup()));
         let mut jobs = JobTasks::start(jobs, &mut tasks);
@@ -209,6 +207,18 @@ impl Gateway {
         close_outputs(&shared).await;
         code
     }
+}
+
+/// Starts what looks after the process by itself.
+fn spawn_keepers(
+    tasks: &mut JoinSet<()>,
+    shared: &Arc<Shared>,
+    insight: Arc<NodeInsight>,
+    recorder: &Arc<CaptureRecorder>,
+) {
+    tasks.spawn(housekeeping::keep_house(Arc::clone(shared), insight));
+    tasks.spawn(export::export(Arc::clone(shared)));
+    tasks.spawn(capture::record(Arc::clone(recorder)));
 }
 
 /// Sends the last spans and writes the last events.

@@ -72,7 +72,7 @@ pub fn replicate_object(choices: &JobChoices, job: &StoredJob, shown: ShownStatu
         webhook: request.webhook.as_deref(),
         webhook_events_filter: events.map(|events| events.iter().map(|event| &**event).collect()),
         destination: request.destination.as_deref(),
-        infergate: own_facts(job),
+        own: own_facts(job),
     };
     view.to_bytes()
 }

@@ -147,11 +147,6 @@ impl Jobs {
         self.store.problem()
     }
 
-    /// Returns the path of the store.
-    pub fn store_path(&self) -> &Path {
-        self.store.path()
-    }
-
     /// Runs jobs until `draining` is true, and what is running until its time to end is over.
     pub async fn work(self: Arc<Self>, draining: watch::Receiver<bool>) {
         let context = RunContext {

@@ -9,7 +9,7 @@ use infergate_core::api::replicate::{self, ModelPath, ModelView, ReplicateRoute,
 use infergate_core::model::{Access, AccountSpec, Catalog};
 use serde_json::Value;
 
-use super::Answer;
+use super::answer::RouteAnswer;
 use crate::jobs::{CatalogModel, Jobs};
 use crate::state::Shared;
 use crate::telemetry::clock::rfc3339;
@@ -24,7 +24,7 @@ pub(super) fn show(
     account: &AccountSpec,
     (host, search): (&str, &str),
     route: ReplicateRoute,
-) -> Result<Answer, Refusal> {
+) -> Result<RouteAnswer, Refusal> {
     let body = match route {
         ReplicateRoute::Model(path) => {
             let model = find(shared, jobs, account, &path)?;
@@ -53,7 +53,7 @@ pub(super) fn show(
         ReplicateRoute::Account => replicate::account(account.id.as_str()),
         _ => return Err(Refusal::NoSuchRoute),
     };
-    Ok(Answer::ok(body))
+    Ok(RouteAnswer::ok(body))
 }
 
 fn is_allowed(account: &AccountSpec, model: &CatalogModel) -> bool {

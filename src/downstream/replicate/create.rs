@@ -14,7 +14,7 @@ use infergate_core::model::{Access, AccountSpec, Catalog, Task, WhenQuotaUsed};
 use infergate_core::{Millis, Refusal};
 use sha2::{Digest, Sha256};
 
-use super::Answer;
+use super::answer::RouteAnswer;
 use super::objects;
 use crate::downstream::request_body;
 use crate::downstream::server::DownstreamServer;
@@ -86,7 +86,7 @@ pub(super) async fn create(
     ctx: &mut RequestContext,
     request: &AuthenticatedRequest,
     route: ReplicateRoute,
-) -> Result<Answer, RequestError> {
+) -> Result<RouteAnswer, RequestError> {
     if jobs.is_draining() {
         return Err(Refusal::Draining.into());
     }
@@ -121,7 +121,7 @@ async fn answer(
     session: &mut Session,
     wait_secs: Option<u64>,
     job: StoredJob,
-) -> Result<Answer, RequestError> {
+) -> Result<RouteAnswer, RequestError> {
     let mut lines = Vec::new();
     let mut job = job;
     if let Some(secs) = wait_secs {
@@ -133,7 +133,7 @@ async fn answer(
         };
         job = ended.unwrap_or(job);
     }
-    Ok(Answer {
+    Ok(RouteAnswer {
         status: 201,
         body: replicate_object(&jobs.choices(), &job, ShownStatus::Starting),
         lines,

@@ -9,7 +9,7 @@ use infergate_core::api::replicate::{JobCollection, PageView};
 use infergate_core::job::{CanceledBy, JobId, JobKind};
 use infergate_core::model::AccountSpec;
 
-use super::Answer;
+use super::answer::RouteAnswer;
 use crate::jobs::{JobListing, Jobs, ShownStatus, StoredJob, replicate_object};
 use crate::pipeline::RequestHead;
 
@@ -66,9 +66,9 @@ pub(super) async fn get(
     account: &AccountSpec,
     collection: JobCollection,
     id: &str,
-) -> Result<Answer, Refusal> {
+) -> Result<RouteAnswer, Refusal> {
     let job = find(jobs, account, collection, id).await?;
-    Ok(Answer::ok(replicate_object(
+    Ok(RouteAnswer::ok(replicate_object(
         &jobs.choices(),
         &job,
         ShownStatus::Present,
@@ -81,7 +81,7 @@ pub(super) async fn list(
     account: &AccountSpec,
     (collection, query): (JobCollection, &str),
     host: &str,
-) -> Result<Answer, Refusal> {
+) -> Result<RouteAnswer, Refusal> {
     let cursor = query
         .split('&')
         .find_map(|pair| pair.strip_prefix("cursor="));
@@ -112,7 +112,7 @@ pub(super) async fn list(
             .map(|job| replicate_object(&choices, job, ShownStatus::Present))
             .collect(),
     };
-    Ok(Answer::ok(page.to_bytes()))
+    Ok(RouteAnswer::ok(page.to_bytes()))
 }
 
 /// Cancels a job, and waits a moment for its end.
@@ -121,13 +121,13 @@ pub(super) async fn cancel(
     account: &AccountSpec,
     collection: JobCollection,
     id: &str,
-) -> Result<Answer, Refusal> {
+) -> Result<RouteAnswer, Refusal> {
     let job = find(jobs, account, collection, id).await?;
     let id = job.definition.id;
     jobs.cancel(id, CanceledBy::User).await?;
     let ended = jobs.wait(id, CANCEL_WAIT).await?;
     let job = ended.unwrap_or(job);
-    Ok(Answer::ok(replicate_object(
+    Ok(RouteAnswer::ok(replicate_object(
         &jobs.choices(),
         &job,
         ShownStatus::Present,

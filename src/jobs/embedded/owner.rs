@@ -18,7 +18,7 @@ use infergate_core::job::{
 };
 
 use super::database::{Access, Database};
-use super::{OwnerShared, Reply};
+use super::shared::{OwnerShared, Reply};
 use crate::jobs::store::{
     EndRecord, NewStoredJob, StoreError, StoreStats, StoredEnd, StoredRun, WebhookSettlement,
 };
@@ -37,7 +37,7 @@ const KEY_KEPT: Millis = Millis::from_secs(24 * 3600);
 const DEAD_WEBHOOKS_MAX: usize = 10_000;
 
 /// Call that writes.
-pub(super) enum Command {
+pub(super) enum StoreCommand {
     Submit(Box<NewStoredJob>, Reply<SubmitResult>),
     Take(WorkerId, TakeRequest, Reply<Vec<StoredRun>>),
     Finish(WorkerId, Box<StoredEnd>, Reply<WriteResult>),
@@ -52,8 +52,8 @@ pub(super) enum Command {
     SettleWebhook(Arc<str>, WebhookSettlement, Arc<str>, Reply<bool>),
 }
 
-/// Answer that waits for the commit.
-type Answer = Box<dyn FnOnce(Option<&StoreError>) + Send>;
+/// PendingReply that waits for the commit.
+type PendingReply = Box<dyn FnOnce(Option<&StoreError>) + Send>;
 
 /// Store that is open.
 struct OpenStore {
@@ -72,7 +72,7 @@ struct BatchHints {
 /// Owner of the table.
 pub(super) struct StoreOwner {
     shared: Arc<OwnerShared>,
-    waiting: Receiver<Command>,
+    waiting: Receiver<StoreCommand>,
     open: Option<OpenStore>,
     /// Lock on the folder: one process owns the store.
     lock: Option<File>,
@@ -82,7 +82,7 @@ pub(super) struct StoreOwner {
 }
 
 impl StoreOwner {
-    pub fn new(shared: Arc<OwnerShared>, waiting: Receiver<Command>) -> StoreOwner {
+    pub fn new(shared: Arc<OwnerShared>, waiting: Receiver<StoreCommand>) -> StoreOwner {
         StoreOwner {
             shared,
             waiting,
@@ -115,7 +115,7 @@ impl StoreOwner {
         Duration::from_millis(due.0).min(HOUSEKEEPING)
     }
 
-    fn serve(&mut self, first: Command) {
+    fn serve(&mut self, first: StoreCommand) {
         let mut commands = vec![first];
         while commands.len() < BATCH_MAX
             && let Ok(command) = self.waiting.try_recv()
@@ -172,7 +172,7 @@ impl StoreOwner {
     }
 
     /// Applies calls and duties, commits, and answers.
-    fn write(&mut self, commands: Vec<Command>) {
+    fn write(&mut self, commands: Vec<StoreCommand>) {
         if self.open.is_none() {
             self.open();
         }
@@ -193,7 +193,7 @@ impl StoreOwner {
         if commands.is_empty() && !is_due && !is_housekeeping {
             return;
         }
-        let mut answers: Vec<Answer> = Vec::with_capacity(commands.len());
+        let mut answers: Vec<PendingReply> = Vec::with_capacity(commands.len());
         let mut hints = BatchHints::default();
         let written = open.transact(&self.shared, now, |open| {
             open.table.expire(DUTY_MAX, now);
@@ -354,16 +354,16 @@ impl OpenStore {
         &mut self,
         shared: &OwnerShared,
         now: StoreTime,
-        command: Command,
-        answers: &mut Vec<Answer>,
+        command: StoreCommand,
+        answers: &mut Vec<PendingReply>,
         hints: &mut BatchHints,
     ) -> rusqlite::Result<()> {
         match command {
-            Command::Submit(job, reply) => {
+            StoreCommand::Submit(job, reply) => {
                 let result = self.submit(*job, now)?;
                 answers.push(later(reply, result));
             }
-            Command::Take(worker, request, reply) => {
+            StoreCommand::Take(worker, request, reply) => {
                 let mut runs = Vec::new();
                 for taken in self.table.take(&worker, &request, now) {
                     let payload = self.database.payload(&taken.definition.id)?;
@@ -371,47 +371,47 @@ impl OpenStore {
                 }
                 answers.push(later(reply, runs));
             }
-            Command::Finish(worker, end, reply) => {
+            StoreCommand::Finish(worker, end, reply) => {
                 let result = self.table.finish(&worker, &end.end, now);
                 answers.push(later(reply, result));
                 return self.write_changes(shared, hints, Some(&end.record));
             }
-            Command::Release(worker, release, reply) => {
+            StoreCommand::Release(worker, release, reply) => {
                 let result = self.table.release(&worker, &release, now);
                 answers.push(later(reply, result));
             }
-            Command::Cancel(job, by, reply) => {
+            StoreCommand::Cancel(job, by, reply) => {
                 let result = match self.table.cancel(&job, by, now) {
                     CancelResult::Unknown => self.ended_state(&job)?,
                     known => known,
                 };
                 answers.push(later(reply, result));
             }
-            Command::Heartbeat(worker, held, reply) => {
+            StoreCommand::Heartbeat(worker, held, reply) => {
                 let result = self.table.heartbeat(&worker, &held, now);
                 answers.push(later(reply, result));
             }
-            Command::Retire(worker, reply) => {
+            StoreCommand::Retire(worker, reply) => {
                 let all = self.table.len();
                 self.table
                     .release_worker(&worker, ReleaseCause::Drain, all, now);
                 answers.push(later(reply, ()));
             }
-            Command::EndQueued(deployable, reason, reply) => {
+            StoreCommand::EndQueued(deployable, reason, reply) => {
                 let ended = self.table.end_queued(&deployable, reason, DUTY_MAX, now);
                 answers.push(later(reply, ended));
             }
-            Command::SetPaused(deployable, is_paused, reply) => {
+            StoreCommand::SetPaused(deployable, is_paused, reply) => {
                 self.table.set_paused(&deployable, is_paused);
                 self.database.set_paused(&deployable, is_paused)?;
                 answers.push(later(reply, ()));
             }
-            Command::Stats(reply) => answers.push(later(reply, self.stats(now))),
-            Command::AcknowledgeEvents(places, reply) => {
+            StoreCommand::Stats(reply) => answers.push(later(reply, self.stats(now))),
+            StoreCommand::AcknowledgeEvents(places, reply) => {
                 self.database.delete_events(&places)?;
                 answers.push(later(reply, ()));
             }
-            Command::SettleWebhook(id, settlement, result, reply) => {
+            StoreCommand::SettleWebhook(id, settlement, result, reply) => {
                 let place = self.database.settle_webhook(&id, &settlement, &result)?;
                 answers.push(later(reply, place.is_some()));
             }
@@ -469,28 +469,30 @@ impl OpenStore {
     }
 }
 
-/// Answer for after the commit.
-fn later<T: Send + 'static>(reply: Reply<T>, result: T) -> Answer {
+/// PendingReply for after the commit.
+fn later<T: Send + 'static>(reply: Reply<T>, result: T) -> PendingReply {
     Box::new(move |error| match error {
         None => reply.send(Ok(result)),
         Some(error) => reply.send(Err(error.clone())),
     })
 }
 
-impl Command {
+impl StoreCommand {
     fn refuse(self, error: StoreError) {
         match self {
-            Command::Submit(_, reply) => reply.send(Err(error)),
-            Command::Take(.., reply) => reply.send(Err(error)),
-            Command::Finish(.., reply) | Command::Release(.., reply) => reply.send(Err(error)),
-            Command::Cancel(.., reply) => reply.send(Err(error)),
-            Command::Heartbeat(.., reply) => reply.send(Err(error)),
-            Command::Retire(_, reply)
-            | Command::SetPaused(.., reply)
-            | Command::AcknowledgeEvents(_, reply) => reply.send(Err(error)),
-            Command::EndQueued(.., reply) => reply.send(Err(error)),
-            Command::Stats(reply) => reply.send(Err(error)),
-            Command::SettleWebhook(.., reply) => reply.send(Err(error)),
+            StoreCommand::Submit(_, reply) => reply.send(Err(error)),
+            StoreCommand::Take(.., reply) => reply.send(Err(error)),
+            StoreCommand::Finish(.., reply) | StoreCommand::Release(.., reply) => {
+                reply.send(Err(error))
+            }
+            StoreCommand::Cancel(.., reply) => reply.send(Err(error)),
+            StoreCommand::Heartbeat(.., reply) => reply.send(Err(error)),
+            StoreCommand::Retire(_, reply)
+            | StoreCommand::SetPaused(.., reply)
+            | StoreCommand::AcknowledgeEvents(_, reply) => reply.send(Err(error)),
+            StoreCommand::EndQueued(.., reply) => reply.send(Err(error)),
+            StoreCommand::Stats(reply) => reply.send(Err(error)),
+            StoreCommand::SettleWebhook(.., reply) => reply.send(Err(error)),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::Receiver;
 use infergate_core::job::JobId;
 
 use super::database::{Access, Database};
-use super::{OwnerShared, Reply};
+use super::shared::{OwnerShared, Reply};
 use crate::jobs::store::{JobListing, PendingEvent, PendingWebhook, StoreError, StoredJob};
 
 /// Call that reads.

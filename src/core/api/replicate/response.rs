@@ -67,7 +67,8 @@ pub struct PredictionView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destination: Option<&'a str>,
     /// Facts that the API has no member for.
-    pub infergate: Map<String, Value>,
+    #[serde(rename = "infergate")]
+    pub own: Map<String, Value>,
 }
 
 impl PredictionView<'_> {

@@ -1,0 +1,106 @@
+//! Dispatch of the Replicate API's routes.
+//!
+//! Not the jobs themselves, which are the durable path's. No event is left but for a create that is refused.
+
+use infergate_core::Refusal;
+use infergate_core::api::replicate::ReplicateRoute;
+
+use super::answer::RouteAnswer;
+use super::{catalog, create, objects, stream};
+use crate::downstream::request_body;
+use crate::downstream::server::DownstreamServer;
+use crate::downstream::session::Session;
+use crate::jobs::Jobs;
+use crate::pipeline::{AuthenticatedRequest, RequestContext, RequestError, respond};
+
+/// Refusal where the configuration has no jobs.
+const NOT_CONFIGURED: Refusal = Refusal::NotSupported(
+    "this gateway keeps no jobs: its operator can add `jobs: {}` to the configuration",
+);
+
+impl DownstreamServer {
+    /// RouteAnswers a request of the durable path.
+    pub(in crate::downstream) async fn answer_replicate(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+        head: AuthenticatedRequest,
+        route: ReplicateRoute,
+    ) -> Result<(), RequestError> {
+        let jobs = self.jobs.as_deref().ok_or(NOT_CONFIGURED)?;
+        let is_create = matches!(
+            route,
+            ReplicateRoute::Create
+                | ReplicateRoute::CreateOfModel(_)
+                | ReplicateRoute::CreateOfDeployment(_)
+                | ReplicateRoute::CreateTraining(..)
+        );
+        if let ReplicateRoute::Stream(id, query) = &route {
+            ctx.discard();
+            return Box::pin(stream::follow(jobs, session, ctx, (id, query))).await;
+        }
+        let answer = match is_create {
+            true => Box::pin(create::create(self, jobs, session, ctx, &head, route)).await?,
+            false => {
+                // Reads leave no event, also where they are refused.
+                ctx.discard();
+                let host = objects::base_url(session.request_head(), jobs);
+                let search = self.search_text(session, ctx, &head, &route).await?;
+                self.answer_read(jobs, &head, (&host, search), route)
+                    .await?
+            }
+        };
+        ctx.discard();
+        send(session, ctx, answer).await
+    }
+
+    /// Text of a search, which is its body; empty for other routes.
+    async fn search_text(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+        head: &AuthenticatedRequest,
+        route: &ReplicateRoute,
+    ) -> Result<String, RequestError> {
+        if *route != ReplicateRoute::Search {
+            return Ok(String::new());
+        }
+        let account = &head.account;
+        let read = request_body::read_body(&self.shared, session, ctx, account).await?;
+        Ok(String::from_utf8_lossy(&read.0).into_owned())
+    }
+
+    async fn answer_read(
+        &self,
+        jobs: &Jobs,
+        head: &AuthenticatedRequest,
+        (host, search): (&str, String),
+        route: ReplicateRoute,
+    ) -> Result<RouteAnswer, Refusal> {
+        let shared = &*self.shared;
+        let account = &head.account.spec;
+        match route {
+            ReplicateRoute::Get(kind, id) => objects::get(jobs, account, kind, &id).await,
+            ReplicateRoute::List(kind, query) => {
+                objects::list(jobs, account, (kind, &query), host).await
+            }
+            ReplicateRoute::Cancel(kind, id) => objects::cancel(jobs, account, kind, &id).await,
+            route => catalog::show(shared, jobs, account, (host, &search), route),
+        }
+    }
+}
+
+async fn send(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    answer: RouteAnswer,
+) -> Result<(), RequestError> {
+    let RouteAnswer {
+        status,
+        body,
+        lines,
+    } = answer;
+    respond::json_with(session, ctx, (status, body), &lines)
+        .await
+        .map_err(|_| RequestError::Aborted)
+}

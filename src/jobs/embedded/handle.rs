@@ -1,0 +1,248 @@
+//! Handle of the embedded store: calls become commands and queries of its threads.
+//!
+//! Decides nothing.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::thread;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use infergate_core::job::{
+    CancelResult, CanceledBy, DeployableKey, EndReason, HeartbeatReply, HeldJobs, JobId, Release,
+    SubmitResult, TakeRequest, WorkerId, WriteResult,
+};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::owner::{StoreCommand, StoreOwner};
+use super::reader::{Query, StoreReader};
+use super::shared::{EmbeddedSettings, OwnerShared, Reply};
+use crate::jobs::signals::JobSignals;
+use crate::jobs::store::{
+    EndRenderer, JobListing, JobStore, NewStoredJob, PendingEvent, PendingWebhook, StoreError,
+    StoreStats, StoredEnd, StoredJob, StoredRun, WebhookSettlement,
+};
+use crate::jobs::store_clock::StoreClock;
+
+/// Calls that may wait for one of the threads.
+const WAITING_MAX: usize = 4096;
+/// Longest wait of a call: longer than a busy disk takes.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Name of the file in its folder.
+const FILE: &str = "jobs.sqlite";
+
+/// Handle of the embedded store.
+pub struct EmbeddedStore {
+    shared: Arc<OwnerShared>,
+    commands: SyncSender<StoreCommand>,
+    queries: SyncSender<Query>,
+}
+
+impl EmbeddedStore {
+    /// Opens the store in `folder`, which is made where there is none. A store that cannot be opened is tried again
+    /// each second; until then every call fails with the reason.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn open(
+        folder: &Path,
+        clock: StoreClock,
+        settings: Arc<EmbeddedSettings>,
+        signals: Arc<JobSignals>,
+        renderer: Arc<dyn EndRenderer>,
+    ) -> std::io::Result<EmbeddedStore> {
+        let shared = Arc::new(OwnerShared {
+            path: folder.join(FILE),
+            clock,
+            settings,
+            signals,
+            renderer,
+            problem: Mutex::new(Some("it is being opened".into())),
+        });
+        let (commands, waiting) = mpsc::sync_channel(WAITING_MAX);
+        let (opened, is_open) = mpsc::sync_channel(1);
+        let owner = StoreOwner::new(Arc::clone(&shared), waiting);
+        thread::Builder::new()
+            .name("jobs".into())
+            .spawn(move || owner.run(&opened))?;
+        // The first attempt to open it is over when this returns, so that a good start has no refusals.
+        let _ = is_open.recv();
+        let (queries, waiting) = mpsc::sync_channel(WAITING_MAX);
+        let reader = StoreReader::new(Arc::clone(&shared), waiting);
+        thread::Builder::new()
+            .name("jobs-read".into())
+            .spawn(move || reader.run())?;
+        Ok(EmbeddedStore {
+            shared,
+            commands,
+            queries,
+        })
+    }
+
+    /// Returns the reason for which nothing is stored; none while all is well.
+    pub fn problem(&self) -> Option<Arc<str>> {
+        self.shared.problem.lock().clone()
+    }
+
+    async fn call<T>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> StoreCommand,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        wait(
+            self.commands
+                .try_send(command(Reply(reply)))
+                .map_err(as_error)?,
+            answer,
+        )
+        .await
+    }
+
+    async fn read<T>(&self, query: impl FnOnce(Reply<T>) -> Query) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        wait(
+            self.queries
+                .try_send(query(Reply(reply)))
+                .map_err(as_error)?,
+            answer,
+        )
+        .await
+    }
+}
+
+/// Waits for the answer of a call that was sent.
+async fn wait<T>(
+    _sent: (),
+    answer: oneshot::Receiver<Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(CALL_TIMEOUT, answer).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err(StoreError::Unavailable("its thread has ended".into())),
+        Err(_) => Err(StoreError::Timeout),
+    }
+}
+
+fn as_error<T>(error: TrySendError<T>) -> StoreError {
+    match error {
+        TrySendError::Full(_) => StoreError::Overloaded,
+        TrySendError::Disconnected(_) => StoreError::Unavailable("its thread has ended".into()),
+    }
+}
+
+#[async_trait]
+impl JobStore for EmbeddedStore {
+    async fn submit(&self, job: NewStoredJob) -> Result<SubmitResult, StoreError> {
+        self.call(|reply| StoreCommand::Submit(Box::new(job), reply))
+            .await
+    }
+
+    async fn take(
+        &self,
+        worker: &WorkerId,
+        request: TakeRequest,
+    ) -> Result<Vec<StoredRun>, StoreError> {
+        let worker = worker.clone();
+        self.call(|reply| StoreCommand::Take(worker, request, reply))
+            .await
+    }
+
+    async fn finish(&self, worker: &WorkerId, end: StoredEnd) -> Result<WriteResult, StoreError> {
+        let worker = worker.clone();
+        self.call(|reply| StoreCommand::Finish(worker, Box::new(end), reply))
+            .await
+    }
+
+    async fn release(
+        &self,
+        worker: &WorkerId,
+        release: Release,
+    ) -> Result<WriteResult, StoreError> {
+        let worker = worker.clone();
+        self.call(|reply| StoreCommand::Release(worker, release, reply))
+            .await
+    }
+
+    async fn cancel(&self, job: JobId, by: CanceledBy) -> Result<CancelResult, StoreError> {
+        self.call(|reply| StoreCommand::Cancel(job, by, reply))
+            .await
+    }
+
+    async fn heartbeat(
+        &self,
+        worker: &WorkerId,
+        held: HeldJobs,
+    ) -> Result<HeartbeatReply, StoreError> {
+        let worker = worker.clone();
+        self.call(|reply| StoreCommand::Heartbeat(worker, held, reply))
+            .await
+    }
+
+    async fn retire(&self, worker: &WorkerId) -> Result<(), StoreError> {
+        let worker = worker.clone();
+        self.call(|reply| StoreCommand::Retire(worker, reply)).await
+    }
+
+    async fn get(&self, job: JobId) -> Result<Option<StoredJob>, StoreError> {
+        self.read(|reply| Query::Job(job, reply)).await
+    }
+
+    async fn list(&self, listing: JobListing) -> Result<Vec<StoredJob>, StoreError> {
+        self.read(|reply| Query::List(listing, reply)).await
+    }
+
+    async fn end_queued(
+        &self,
+        deployable: DeployableKey,
+        reason: EndReason,
+    ) -> Result<usize, StoreError> {
+        self.call(|reply| StoreCommand::EndQueued(deployable, reason, reply))
+            .await
+    }
+
+    async fn set_paused(
+        &self,
+        deployable: DeployableKey,
+        is_paused: bool,
+    ) -> Result<(), StoreError> {
+        self.call(|reply| StoreCommand::SetPaused(deployable, is_paused, reply))
+            .await
+    }
+
+    async fn stats(&self) -> Result<StoreStats, StoreError> {
+        self.call(StoreCommand::Stats).await
+    }
+
+    async fn pending_events(&self, limit: usize) -> Result<Vec<PendingEvent>, StoreError> {
+        self.read(|reply| Query::Events(limit, reply)).await
+    }
+
+    async fn acknowledge_events(&self, places: Vec<i64>) -> Result<(), StoreError> {
+        self.call(|reply| StoreCommand::AcknowledgeEvents(places, reply))
+            .await
+    }
+
+    async fn new_webhooks(&self, limit: usize) -> Result<Vec<PendingWebhook>, StoreError> {
+        self.read(|reply| Query::NewWebhooks(limit, reply)).await
+    }
+
+    async fn webhooks(
+        &self,
+        is_dead: bool,
+        limit: usize,
+    ) -> Result<Vec<PendingWebhook>, StoreError> {
+        self.read(|reply| Query::Webhooks(is_dead, limit, reply))
+            .await
+    }
+
+    async fn settle_webhook(
+        &self,
+        id: Arc<str>,
+        settlement: WebhookSettlement,
+        result: Arc<str>,
+    ) -> Result<bool, StoreError> {
+        self.call(|reply| StoreCommand::SettleWebhook(id, settlement, result, reply))
+            .await
+    }
+}

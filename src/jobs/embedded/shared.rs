@@ -1,0 +1,50 @@
+//! What the handle of the embedded store and its threads share.
+//!
+//! Neither the table nor the file: those are the owner's.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use infergate_core::Millis;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::jobs::signals::JobSignals;
+use crate::jobs::store::{EndRenderer, StoreError};
+use crate::jobs::store_clock::StoreClock;
+
+/// Settings that a reload may change.
+#[derive(Debug, Default)]
+pub struct EmbeddedSettings {
+    /// Time that ended jobs are kept, milliseconds.
+    pub keep_ms: AtomicU64,
+}
+
+impl EmbeddedSettings {
+    /// Time that ended jobs are kept.
+    pub fn keep(&self) -> Millis {
+        Millis(self.keep_ms.load(Ordering::Relaxed))
+    }
+}
+
+/// What the threads share with the handle.
+pub(super) struct OwnerShared {
+    /// Path of the file.
+    pub path: PathBuf,
+    pub clock: StoreClock,
+    pub settings: Arc<EmbeddedSettings>,
+    pub signals: Arc<JobSignals>,
+    pub renderer: Arc<dyn EndRenderer>,
+    /// Reason for which nothing is stored; none while all is well. Held for one copy.
+    pub problem: Mutex<Option<Arc<str>>>,
+}
+
+/// Way back to a caller, who may have left.
+pub(super) struct Reply<T>(pub oneshot::Sender<Result<T, StoreError>>);
+
+impl<T> Reply<T> {
+    pub fn send(self, answer: Result<T, StoreError>) {
+        let _ = self.0.send(answer);
+    }
+}
