@@ -54,6 +54,7 @@ impl JobTasks {
                 working.spawn(Arc::clone(jobs).work(stop));
             }
             tasks.spawn(Arc::clone(jobs).deliver_events());
+            tasks.spawn(Arc::clone(jobs).end_unserved());
         }
         JobTasks {
             jobs,

@@ -65,7 +65,7 @@ pub fn decide(facts: &RunFacts) -> RunDecision {
     match facts.stop {
         StopCause::Lost => return RunDecision::Nothing,
         StopCause::Drain => return RunDecision::Release(ReleaseCause::Drain),
-        StopCause::Canceled => return failed(EndReason::CanceledByUser),
+        StopCause::Canceled(by) => return failed(by.reason()),
         StopCause::None => {}
     }
     if facts.is_too_large {
@@ -139,6 +139,8 @@ pub fn outcome(state: JobState, reason: Option<EndReason>) -> RequestOutcome {
 
 #[cfg(test)]
 mod tests {
+    use infergate_core::job::CanceledBy;
+
     use super::*;
 
     fn facts() -> RunFacts {
@@ -228,7 +230,7 @@ mod tests {
             ),
             (
                 RunFacts {
-                    stop: StopCause::Canceled,
+                    stop: StopCause::Canceled(CanceledBy::User),
                     ..facts()
                 },
                 charged(EndReason::CanceledByUser),

@@ -5,6 +5,8 @@
 
 mod catalog;
 mod config;
+#[cfg(test)]
+mod conformance;
 mod embedded;
 mod ends;
 mod events;

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use infergate_core::job::{
-    CancelResult, CanceledBy, JobClass, JobDefinition, JobId, JobKind, JobLimits, JobState, NewJob,
-    QueueLimits, SubmitResult, WorkerId, own_deadline,
+    CancelResult, CanceledBy, EndReason, JobClass, JobDefinition, JobId, JobKind, JobLimits,
+    JobState, NewJob, QueueLimits, SubmitResult, WorkerId, own_deadline,
 };
 use infergate_core::model::AccountSpec;
 use infergate_core::{Millis, Refusal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::catalog::{CatalogModel, JobCatalog};
@@ -24,7 +24,7 @@ use super::events::{self, EventPlace, UnrunEnds};
 use super::live::{LiveOutput, LiveOutputs};
 use super::request::{JobResult, StoredRequest};
 use super::run::RunContext;
-use super::signals::{JobSignals, JobWatch};
+use super::signals::{JobSignals, JobWatch, StopCause};
 use super::store::{
     IdempotencyKey, JobListing, JobStore, NewStoredJob, StoreError, StoreStats, StoredJob,
 };
@@ -85,6 +85,8 @@ pub struct Jobs {
     worker_settings: Arc<WorkerSettings>,
     worker: WorkerId,
     live: Arc<LiveOutputs>,
+    /// Notified when another configuration is in force.
+    reloaded: Notify,
 }
 
 impl Jobs {
@@ -126,6 +128,7 @@ impl Jobs {
             worker_settings,
             worker,
             live: Arc::default(),
+            reloaded: Notify::new(),
         }))
     }
 
@@ -133,8 +136,9 @@ impl Jobs {
     pub fn configure(&self, choices: JobChoices) {
         set(&choices.jobs, &self.store_settings, &self.worker_settings);
         self.choices.store(Arc::new(choices));
-        // Queues may have got a model.
+        // Queues may have got a model, or lost it.
         self.signals.work.notify_one();
+        self.reloaded.notify_one();
     }
 
     /// Returns the choices of the configuration.
@@ -168,6 +172,40 @@ impl Jobs {
     pub async fn deliver_events(self: Arc<Self>) {
         let store = Arc::clone(&self.store) as _;
         events::deliver(Arc::clone(&self.shared), store, Arc::clone(&self.signals)).await;
+    }
+
+    /// Ends queued jobs that no model serves any more, at the start and after each reload, until its future is dropped.
+    pub async fn end_unserved(self: Arc<Self>) {
+        loop {
+            let reloaded = self.reloaded.notified();
+            match self.end_unserved_once().await {
+                Ok(0) => reloaded.await,
+                // More may be left.
+                Ok(_) => {}
+                Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+            }
+        }
+    }
+
+    async fn end_unserved_once(&self) -> Result<usize, StoreError> {
+        let mut ended = 0;
+        for queue in self.store.stats().await?.deployables {
+            if queue.queued == 0 || self.catalog.of_queue(&self.shared, &queue.key).is_some() {
+                continue;
+            }
+            let count = self
+                .store
+                .end_queued(queue.key.clone(), EndReason::ModelRemoved)
+                .await?;
+            let queue = queue.key.as_str();
+            tracing::warn!(
+                queue,
+                count,
+                "queued jobs of a model that is not served any more have failed"
+            );
+            ended += count;
+        }
+        Ok(ended)
     }
 
     /// Delivers the events that wait, once.
@@ -313,7 +351,7 @@ impl Jobs {
         let canceled = self.store.cancel(id, by).await;
         let canceled = canceled.map_err(|error| refusal(&error))?;
         if let CancelResult::Requested(_) = canceled {
-            self.signals.stop(&id, super::signals::StopCause::Canceled);
+            self.signals.stop(&id, StopCause::Canceled(by));
         }
         Ok(canceled)
     }
@@ -343,7 +381,7 @@ impl Jobs {
 
     /// Stops every run: its job is queued again.
     pub fn release_all(&self) {
-        self.signals.stop_all(super::signals::StopCause::Drain);
+        self.signals.stop_all(StopCause::Drain);
     }
 
     /// Returns whether new jobs are refused because the process ends.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use infergate_core::job::{DeployableKey, JobId};
+use infergate_core::job::{CanceledBy, DeployableKey, JobId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
@@ -16,7 +16,7 @@ pub enum StopCause {
     #[default]
     None,
     /// Its cancel was requested.
-    Canceled,
+    Canceled(CanceledBy),
     /// Its end was written by another.
     Lost,
     /// The worker drains: the run is released.
@@ -61,6 +61,11 @@ impl JobSignals {
         if has_work {
             self.work.notify_one();
         }
+    }
+
+    /// No job can be taken: the store does not work.
+    pub fn clear_ready(&self) {
+        self.ready.lock().clear();
     }
 
     /// Returns how many jobs of each queue can be taken now.
@@ -185,21 +190,18 @@ mod tests {
     fn a_run_stops_for_the_first_cause_and_is_forgotten_by_drop() {
         let signals = Arc::new(JobSignals::default());
         let (guard, receiver) = signals.register_run(id(1));
-        assert!(signals.stop(&id(1), StopCause::Canceled));
+        assert!(signals.stop(&id(1), StopCause::Canceled(CanceledBy::User)));
         signals.stop_all(StopCause::Drain);
-        assert_eq!(*receiver.borrow(), StopCause::Canceled);
+        assert_eq!(*receiver.borrow(), StopCause::Canceled(CanceledBy::User));
         assert_eq!(signals.running(), [id(1)]);
         drop(guard);
-        assert!(!signals.stop(&id(1), StopCause::Canceled));
+        assert!(!signals.stop(&id(1), StopCause::Canceled(CanceledBy::User)));
     }
 
     #[test]
     fn waiters_are_forgotten_with_the_last_one() {
         let signals = Arc::new(JobSignals::default());
         let [one, two] = [signals.watch(id(1)), signals.watch(id(1))];
-        let noticed = one.changed.notified();
-        tokio::pin!(noticed);
-        noticed.as_mut().enable();
         signals.job_ended(&id(1));
         drop((two, one));
         assert!(signals.waiters.lock().is_empty());

@@ -5,13 +5,14 @@
 //! by `jobs.worker.concurrency_max` runs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashMap;
 use infergate_core::Millis;
 use infergate_core::admission::{PermitClass, PermitRequest};
 use infergate_core::job::{DeployableKey, TakeRequest, WorkerId};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -44,7 +45,8 @@ pub struct Worker {
     pub catalog: Arc<JobCatalog>,
     /// Settings.
     pub settings: Arc<WorkerSettings>,
-    turn: AtomicU32,
+    /// Takes of each queue so far. Held for one addition.
+    turns: Mutex<HashMap<DeployableKey, u32>>,
     running: AtomicUsize,
 }
 
@@ -67,7 +69,7 @@ impl Worker {
             context,
             catalog,
             settings,
-            turn: AtomicU32::new(1),
+            turns: Mutex::default(),
             running: AtomicUsize::new(0),
         }
     }
@@ -184,11 +186,19 @@ impl Worker {
         }
     }
 
+    /// Number of the next take of a queue: each queue has its own rotation of classes.
+    fn next_turn(&self, key: &DeployableKey) -> u32 {
+        let mut turns = self.turns.lock();
+        let turn = turns.entry(key.clone()).or_default();
+        *turn = turn.wrapping_add(1);
+        *turn
+    }
+
     async fn take(&self, key: &DeployableKey) -> Result<Option<StoredRun>, ()> {
         let request = TakeRequest {
             deployable: key.clone(),
             count: 1,
-            turn: self.turn.fetch_add(1, Ordering::Relaxed),
+            turn: self.next_turn(key),
             preferred_flow: None,
         };
         let taken = self.context.store.take(&self.context.worker, request).await;

@@ -168,7 +168,7 @@ impl StoreOwner {
         if before.as_ref() != Some(&text) {
             tracing::error!(%path, error, "the store of jobs failed: no job is accepted until it works again");
         }
-        self.shared.signals.set_ready(std::iter::empty());
+        self.shared.signals.clear_ready();
     }
 
     /// Applies calls and duties, commits, and answers.

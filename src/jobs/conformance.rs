@@ -1,0 +1,283 @@
+//! What every store of jobs has to do, as a suite that runs against any of them.
+//!
+//! Not the meaning of the verbs, which the table's own tests hold: here the same table is behind each store, alone or
+//! with a file.
+
+use std::sync::Arc;
+
+use infergate_core::Millis;
+use infergate_core::job::{
+    CancelResult, CanceledBy, DeployableKey, EndReason, HeldJobs, JobClass, JobDefinition, JobId,
+    JobKind, JobLimits, JobState, NewJob, QueueLimits, Release, ReleaseCause, RunEnd, StoreTime,
+    SubmitResult, TakeRequest, WorkerId, WriteResult,
+};
+use infergate_core::model::{FairBy, FlowMode};
+
+use super::store::{
+    EndRecord, IdempotencyKey, JobListing, JobStore, NewStoredJob, StoredEnd, StoredRun,
+};
+
+/// Job of an account in the queue `vp-a`.
+pub fn job(number: u64, account: &str, now: StoreTime) -> NewStoredJob {
+    let definition = JobDefinition {
+        id: id(number),
+        kind: JobKind::Prediction,
+        deployable: "vp-a".into(),
+        account: account.into(),
+        model: "m".into(),
+        flow: "".into(),
+        class: JobClass::Normal,
+        weight: 1,
+        fair_by: FairBy::Time,
+        created: now,
+        limits: JobLimits {
+            deadline: None,
+            lifetime: now + Millis(3_600_000),
+            run_timeout_ms: 600_000,
+        },
+        start_until: now + Millis(3_600_000),
+        attempts_max: 2,
+        cancel_grace_ms: 10_000,
+        bytes: 100,
+        has_webhook: false,
+    };
+    NewStoredJob {
+        job: NewJob {
+            definition,
+            flows: FlowMode::Account,
+            limits: QueueLimits {
+                queue_max: 10,
+                queue_max_per_account: 5,
+                bytes_max: 1 << 20,
+            },
+        },
+        payload: format!("payload {number}").into_bytes().into(),
+        key: None,
+    }
+}
+
+/// Id of a numbered job.
+pub fn id(number: u64) -> JobId {
+    JobId::from_random(None, u128::from(number).to_be_bytes())
+}
+
+/// Takes up to `count` jobs of the queue.
+pub async fn take(store: &dyn JobStore, worker: &WorkerId, count: usize) -> Vec<StoredRun> {
+    let request = TakeRequest {
+        deployable: "vp-a".into(),
+        count,
+        turn: 1,
+        preferred_flow: None,
+    };
+    store.take(worker, request).await.unwrap()
+}
+
+/// End of a run with a result.
+pub fn success(run: &StoredRun) -> StoredEnd {
+    StoredEnd {
+        end: RunEnd {
+            id: run.taken.definition.id,
+            epoch: run.taken.progress.epoch,
+            state: JobState::Succeeded,
+            reason: None,
+        },
+        record: EndRecord {
+            result: b"{}".to_vec().into(),
+            event: format!("event of {}\n", run.taken.definition.id)
+                .into_bytes()
+                .into(),
+        },
+    }
+}
+
+/// Runs the whole suite against an empty store.
+pub async fn suite(store: &dyn JobStore, now: StoreTime) {
+    submits_are_idempotent_and_bounded(store, now).await;
+    a_run_ends_once(store).await;
+    a_release_raises_the_epoch_and_attempts_run_out(store).await;
+    cancels_end_queued_jobs_and_mark_running_ones(store).await;
+    lists_are_newest_first_and_by_account(store).await;
+    a_paused_queue_gives_nothing_and_an_unserved_one_is_emptied(store, now).await;
+}
+
+async fn submits_are_idempotent_and_bounded(store: &dyn JobStore, now: StoreTime) {
+    let submit = async |job| store.submit(job).await.unwrap();
+    for number in 0..5 {
+        assert_eq!(submit(job(number, "a", now)).await, SubmitResult::Created);
+    }
+    let again = submit(job(0, "a", now)).await;
+    assert_eq!(again, SubmitResult::Exists(JobState::Queued));
+    let full = submit(job(9, "a", now)).await;
+    assert!(matches!(full, SubmitResult::QueueFull { .. }), "{full:?}");
+    assert_eq!(store.get(id(9)).await.unwrap().map(|job| job.state), None);
+    let keyed = |number, digest| NewStoredJob {
+        key: Some(IdempotencyKey {
+            key: "k".into(),
+            digest: [digest; 32],
+        }),
+        ..job(number, "b", now)
+    };
+    assert_eq!(submit(keyed(10, 1)).await, SubmitResult::Created);
+    assert_eq!(submit(keyed(11, 1)).await, SubmitResult::Duplicate(id(10)));
+    assert_eq!(submit(keyed(12, 2)).await, SubmitResult::KeyMismatch);
+    let kept = store.get(id(3)).await.unwrap().unwrap();
+    assert_eq!(&kept.payload[..], b"payload 3");
+    assert_eq!((kept.state, kept.progress.epoch), (JobState::Queued, 0));
+}
+
+async fn a_run_ends_once(store: &dyn JobStore) {
+    let worker = WorkerId::new("w", 1);
+    let runs = take(store, &worker, 2).await;
+    assert_eq!(runs.len(), 2);
+    assert!(runs[0].payload.starts_with(b"payload "));
+    let end = success(&runs[0]);
+    assert_eq!(
+        store.finish(&worker, end.clone()).await,
+        Ok(WriteResult::Done)
+    );
+    assert_eq!(
+        store.finish(&worker, end.clone()).await,
+        Ok(WriteResult::Already)
+    );
+    let other = WorkerId::new("w", 2);
+    assert_eq!(store.finish(&other, end).await, Ok(WriteResult::Stale));
+    let ended = store
+        .get(runs[0].taken.definition.id)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(ended.state, JobState::Succeeded);
+    assert_eq!(ended.result.as_deref(), Some(&b"{}"[..]));
+    let held = HeldJobs {
+        jobs: vec![runs[1].taken.definition.id],
+        oldest_take: None,
+    };
+    let reply = store.heartbeat(&worker, held).await.unwrap();
+    assert!(reply.is_known && reply.orphans.is_empty() && reply.lost.is_empty());
+    let events = store.pending_events(10).await.unwrap();
+    assert_eq!(events.len(), 1);
+    store
+        .acknowledge_events(vec![events[0].place])
+        .await
+        .unwrap();
+    assert!(store.pending_events(10).await.unwrap().is_empty());
+    store.retire(&worker).await.unwrap();
+}
+
+async fn a_release_raises_the_epoch_and_attempts_run_out(store: &dyn JobStore) {
+    let worker = WorkerId::new("w", 3);
+    // The job that was released by the retired worker goes first.
+    let first = take(store, &worker, 1).await.remove(0);
+    assert_eq!(first.taken.progress.epoch, 2);
+    let job = first.taken.definition.id;
+    let release = |epoch| Release {
+        id: job,
+        epoch,
+        cause: ReleaseCause::ServerLost,
+        not_before: None,
+    };
+    assert_eq!(
+        store.release(&worker, release(1)).await,
+        Ok(WriteResult::Stale)
+    );
+    assert_eq!(
+        store.release(&worker, release(2)).await,
+        Ok(WriteResult::Done)
+    );
+    let second = take(store, &worker, 1).await.remove(0);
+    assert_eq!(
+        (second.taken.definition.id, second.taken.progress.epoch),
+        (job, 3)
+    );
+    assert_eq!(
+        store.release(&worker, release(3)).await,
+        Ok(WriteResult::Done)
+    );
+    let failed = store.get(job).await.unwrap().unwrap();
+    assert_eq!(failed.reason, Some(EndReason::ServerLost));
+    assert_eq!(failed.result.as_deref(), Some(&b"unrun"[..]));
+}
+
+async fn cancels_end_queued_jobs_and_mark_running_ones(store: &dyn JobStore) {
+    let worker = WorkerId::new("w", 4);
+    let by = CanceledBy::User;
+    let run = take(store, &worker, 1).await.remove(0);
+    let running = run.taken.definition.id;
+    let requested = CancelResult::Requested(worker.clone());
+    assert_eq!(store.cancel(running, by).await, Ok(requested));
+    assert_eq!(
+        store.finish(&worker, success(&run)).await,
+        Ok(WriteResult::Done)
+    );
+    let ended = CancelResult::AlreadyEnded(JobState::Succeeded);
+    assert_eq!(store.cancel(running, by).await, Ok(ended));
+    let queued = CancelResult::Ended(JobState::Canceled);
+    assert_eq!(store.cancel(id(10), by).await, Ok(queued));
+    assert_eq!(store.cancel(id(99), by).await, Ok(CancelResult::Unknown));
+}
+
+async fn lists_are_newest_first_and_by_account(store: &dyn JobStore) {
+    let list = async |account: Option<&str>, before, limit| {
+        let listing = JobListing {
+            account: account.map(Into::into),
+            kind: Some(JobKind::Prediction),
+            state: None,
+            before,
+            limit,
+        };
+        store.list(listing).await.unwrap()
+    };
+    let all = list(None, None, 100).await;
+    assert_eq!(all.len(), 6);
+    assert!(all.is_sorted_by_key(|job| -job.place));
+    let own = list(Some("a"), None, 2).await;
+    let ids: Vec<JobId> = own.iter().map(|job| job.definition.id).collect();
+    assert_eq!(ids, [id(4), id(3)]);
+    let rest = list(Some("a"), Some(own[1].place), 100).await;
+    assert_eq!(rest.len(), 3);
+    assert_eq!(list(Some("b"), None, 100).await.len(), 1);
+    assert!(list(Some("c"), None, 100).await.is_empty());
+}
+
+async fn a_paused_queue_gives_nothing_and_an_unserved_one_is_emptied(
+    store: &dyn JobStore,
+    now: StoreTime,
+) {
+    let key = DeployableKey::from("vp-a");
+    let worker = WorkerId::new("w", 5);
+    assert_eq!(
+        store.submit(job(20, "a", now)).await,
+        Ok(SubmitResult::Created)
+    );
+    store.set_paused(key.clone(), true).await.unwrap();
+    assert!(take(store, &worker, 10).await.is_empty());
+    let queued = store.stats().await.unwrap().deployables[0].queued;
+    let ended = store
+        .end_queued(key, EndReason::ModelRemoved)
+        .await
+        .unwrap();
+    assert_eq!(ended, queued as usize);
+    let failed = store.get(id(20)).await.unwrap().unwrap();
+    assert_eq!(
+        (failed.state, failed.reason),
+        (JobState::Failed, Some(EndReason::ModelRemoved))
+    );
+    assert_eq!(store.stats().await.unwrap().live, 0);
+}
+
+/// Marks ends that no worker has written.
+pub struct MarkedEnds;
+
+impl super::store::EndRenderer for MarkedEnds {
+    fn render(&self, _outcome: &infergate_core::job::JobOutcome, _payload: &[u8]) -> EndRecord {
+        EndRecord {
+            result: b"unrun".to_vec().into(),
+            event: bytes::Bytes::new(),
+        }
+    }
+}
+
+/// Renderer of ends for stores under test.
+pub fn marked_ends() -> Arc<dyn super::store::EndRenderer> {
+    Arc::new(MarkedEnds)
+}
