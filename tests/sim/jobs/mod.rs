@@ -16,7 +16,8 @@ mod ledger;
 mod network;
 mod reconciliation;
 mod scenarios;
-
+mod schedule;
+mod shares;
 mod store;
 mod worker;
 mod world;

@@ -9,6 +9,7 @@ use infergate_core::job::{
     NewJob, Release, ReleaseCause, RunEnd, StoreTime, SubmitResult, TakeRequest, TakenJob,
     WorkerId, WorkerLeases, WriteResult,
 };
+use infergate_core::model::FairBy;
 
 use super::kept::{CommitLog, KeptEnd, KeptJobs, StoreWrite};
 
@@ -142,7 +143,10 @@ impl SimJobStore {
         }
     }
 
-    fn submit(&mut self, job: NewJob, now: StoreTime) -> StoreReply {
+    fn submit(&mut self, mut job: NewJob, now: StoreTime) -> StoreReply {
+        if self.fault == Some(PlantedFault::ChargeForgotten) {
+            job.definition.fair_by = FairBy::Jobs;
+        }
         let id = job.definition.id;
         // The table forgets ends, the store does not.
         if let Some(end) = self.kept.ended.get(&id) {
