@@ -6,12 +6,14 @@ use infergate_core::Millis;
 use infergate_core::job::{DeployableKey, ReleaseCause};
 
 use super::network::JobsCaller;
-use super::store::StoreCall;
+use super::store::{LEASE, StoreCall};
 use super::worker::TICK;
 use super::world::{DEPLOYABLES, JobsEvent, JobsWorld};
 
 /// Commits that a failover may lose are not older.
 const LOSS_MAX: u64 = 2_000;
+/// Least time between two jumps of the store's clock.
+const JUMPS_APART: Millis = Millis(2 * LEASE.0);
 const HOUR_MS: i64 = 3_600_000;
 
 impl JobsWorld {
@@ -90,7 +92,12 @@ impl JobsWorld {
         self.crash_worker(worker);
     }
 
+    /// Lets the store's clock jump, once in a while: two opposite jumps between two looks of a sweeper look like none.
     fn jump_clock(&mut self) {
+        if self.now < self.next_jump {
+            return;
+        }
+        self.next_jump = self.now + JUMPS_APART;
         let span = [HOUR_MS, 20_000][self.rng.usize(0..2)];
         let jump = match self.rng.bool() {
             true => span,
@@ -155,6 +162,9 @@ impl JobsWorld {
 
     /// Ends the disorder: from here on everything must become quiet.
     pub fn heal(&mut self) {
+        if self.now < self.next_jump {
+            return self.at(self.next_jump, JobsEvent::Heal);
+        }
         self.is_healed = true;
         self.net.heal();
         // What was dated by a clock that ran ahead would be waited for.

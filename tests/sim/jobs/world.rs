@@ -64,6 +64,8 @@ pub struct JobsWorld {
     pub store_offset: i64,
     /// Largest offset so far.
     pub latest_offset: i64,
+    /// Moment before which the store's clock does not jump again.
+    pub next_jump: Millis,
     pub events: BTreeMap<(Millis, u64), JobsEvent>,
     next_event: u64,
     pub store: SimJobStore,
@@ -93,6 +95,7 @@ impl JobsWorld {
             now: Millis::from_secs(1),
             store_offset: 0,
             latest_offset: 0,
+            next_jump: Millis::ZERO,
             events: BTreeMap::new(),
             next_event: 0,
             store: SimJobStore::new(fault),
