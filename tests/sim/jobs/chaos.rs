@@ -1,6 +1,6 @@
 //! Faults of workers, clocks, sweepers and the store, and the end of all disorder.
 //!
-//! Not the network's manners. Each fault is drawn from the seed; what it may cause is told to the ledger.
+//! Not the network's manners. Each fault is drawn from the seed; what it may cause, the ledger knows.
 
 use infergate_core::Millis;
 use infergate_core::job::{DeployableKey, ReleaseCause};

@@ -11,7 +11,7 @@ use super::store::LEASE;
 use super::world::{JobsEvent, JobsWorld};
 
 /// Failed attempts after which a webhook is a dead letter.
-const WEBHOOK_ATTEMPTS_MAX: u32 = 4;
+const WEBHOOK_ATTEMPTS_MAX: u32 = 3;
 /// Rows that one round of a duty touches.
 const ROUND_MAX: usize = 8;
 
@@ -81,6 +81,7 @@ impl JobsWorld {
             return Ok(());
         }
         self.ledger.judge_lost(worker, self.now)?;
+        self.ledger.rare.lost_workers += 1;
         let workers = self.store.table.workers();
         let found = workers.into_iter().find(|(id, _)| id == worker);
         self.excused += found.map_or(0, |(_, jobs)| jobs as u64);
@@ -128,9 +129,11 @@ impl JobsWorld {
         for (job, open) in due {
             let is_accepted = self.rng.u32(0..5) > 0;
             if is_accepted {
-                *self.ledger.delivered.entry(job).or_default() += 1;
+                let is_new = self.ledger.delivered.insert(job);
+                self.ledger.rare.repeated_webhooks += u64::from(!is_new);
             }
             let is_dead = !is_accepted && open.attempts >= WEBHOOK_ATTEMPTS_MAX;
+            self.ledger.rare.dead_letters += u64::from(is_dead);
             let write = match is_accepted || is_dead {
                 true => StoreWrite::WebhookSettled { job, is_dead },
                 false => StoreWrite::WebhookTried {

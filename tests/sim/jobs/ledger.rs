@@ -5,10 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use infergate_core::Millis;
-use infergate_core::job::{EndReason, JobId, JobState, WorkerId};
+use infergate_core::job::{
+    EndReason, JobId, JobProgress, JobState, SubmitResult, WorkerId, WriteResult,
+};
 
 use super::kept::{JobEventId, KeptEnd, KeptJobs, StoreWrite};
-use super::store::{LEASE, SimJobStore};
+use super::store::{LEASE, SimJobStore, StoreReply};
 
 /// Sentence about a broken promise.
 pub type Broken = String;
@@ -17,8 +19,41 @@ pub type Broken = String;
 /// guard, and looks.
 const LOST_AFTER: Millis = Millis(2 * LEASE.0 + 5_000);
 
+/// Counts of rare things, to see that seeds reach them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RareThings {
+    pub stale_writes: u64,
+    pub repeated_ends: u64,
+    pub repeated_submits: u64,
+    pub orphans: u64,
+    pub fences: u64,
+    pub lost_workers: u64,
+    pub failovers: u64,
+    pub undone_ends: u64,
+    pub dead_letters: u64,
+    pub repeated_webhooks: u64,
+}
+
+impl RareThings {
+    pub fn all(&self) -> [u64; 10] {
+        [
+            self.stale_writes,
+            self.repeated_ends,
+            self.repeated_submits,
+            self.orphans,
+            self.fences,
+            self.lost_workers,
+            self.failovers,
+            self.undone_ends,
+            self.dead_letters,
+            self.repeated_webhooks,
+        ]
+    }
+}
+
 #[derive(Default)]
 pub struct JobsLedger {
+    pub rare: RareThings,
     /// Submits that were answered.
     pub acknowledged: BTreeMap<JobId, Millis>,
     /// Runs that began at a worker.
@@ -28,15 +63,14 @@ pub struct JobsLedger {
     epochs: BTreeMap<JobId, u32>,
     /// Jobs with an end that a failover has lost.
     pub undone: BTreeSet<JobId>,
-    /// Times that each webhook was accepted.
-    pub delivered: BTreeMap<JobId, u32>,
+    /// Jobs whose webhook was accepted.
+    pub delivered: BTreeSet<JobId>,
     /// Charges by event, as a consumer that drops repeats has them.
     pub consumed: BTreeMap<JobEventId, u64>,
     /// Moment at which each worker's latest heartbeat reached the store.
     pub reached: BTreeMap<WorkerId, Millis>,
     /// Moment since which neither clocks nor the store nor sweepers were disturbed.
     calm_since: Millis,
-    failovers: u64,
 }
 
 impl JobsLedger {
@@ -49,18 +83,8 @@ impl JobsLedger {
     pub fn observe(&mut self, writes: &[StoreWrite], kept: &KeptJobs) -> Result<(), Broken> {
         for write in writes {
             match write {
-                StoreWrite::Submitted(definition) => {
-                    if self.epochs.insert(definition.id, 0).is_some() {
-                        return Err(format!("{} is submitted twice", definition.id));
-                    }
-                }
-                StoreWrite::Progressed(id, progress) => {
-                    let before = self.epochs.insert(*id, progress.epoch).unwrap_or(0);
-                    let is_next = progress.epoch == before + 1 && progress.owner.is_some();
-                    if progress.epoch != before && !is_next {
-                        return Err(format!("{id}: epoch {} after {before}", progress.epoch));
-                    }
-                }
+                StoreWrite::Submitted(definition) => self.judge_submit(definition.id)?,
+                StoreWrite::Progressed(id, progress) => self.judge_progress(*id, progress)?,
                 StoreWrite::Ended(end) => self.judge_end(end)?,
                 _ => {}
             }
@@ -73,6 +97,22 @@ impl JobsLedger {
             }
         }
         Ok(())
+    }
+
+    fn judge_submit(&mut self, id: JobId) -> Result<(), Broken> {
+        match self.epochs.insert(id, 0) {
+            None => Ok(()),
+            Some(_) => Err(format!("{id} is submitted twice")),
+        }
+    }
+
+    fn judge_progress(&mut self, id: JobId, progress: &JobProgress) -> Result<(), Broken> {
+        let before = self.epochs.insert(id, progress.epoch).unwrap_or(0);
+        let is_next = progress.epoch == before + 1 && progress.owner.is_some();
+        match progress.epoch == before || is_next {
+            true => Ok(()),
+            false => Err(format!("{id}: epoch {} after {before}", progress.epoch)),
+        }
     }
 
     fn judge_end(&mut self, end: &KeptEnd) -> Result<(), Broken> {
@@ -110,11 +150,23 @@ impl JobsLedger {
         Ok(())
     }
 
+    /// Counts a reply of the store.
+    pub fn count(&mut self, reply: &StoreReply) {
+        match reply {
+            StoreReply::Written(_, _, WriteResult::Stale) => self.rare.stale_writes += 1,
+            StoreReply::Written(_, _, WriteResult::Already) => self.rare.repeated_ends += 1,
+            StoreReply::Submitted(_, SubmitResult::Exists(_)) => self.rare.repeated_submits += 1,
+            StoreReply::Heartbeat { reply, .. } => self.rare.orphans += reply.orphans.len() as u64,
+            _ => {}
+        }
+    }
+
     /// Takes back what a failover has lost; `kept` is what is left.
     pub fn undo(&mut self, lost: &[StoreWrite], kept: &KeptJobs) {
-        self.failovers += 1;
+        self.rare.failovers += 1;
         for write in lost {
             if let StoreWrite::Ended(end) = write {
+                self.rare.undone_ends += 1;
                 self.undone.insert(end.job());
             }
         }
@@ -133,7 +185,7 @@ impl JobsLedger {
     pub fn begin(&mut self, job: JobId, epoch: u32, worker: &WorkerId) -> Result<(), Broken> {
         self.executions += 1;
         let is_new = self.started.insert((job, epoch, worker.clone()));
-        match is_new || self.failovers > 0 {
+        match is_new || self.rare.failovers > 0 {
             true => Ok(()),
             false => Err(format!("{job} begins twice in epoch {epoch} at {worker:?}")),
         }
@@ -192,7 +244,7 @@ impl JobsLedger {
         let mut owed = 0;
         for (id, end) in &kept.ended {
             let is_dead = kept.settled_webhooks.get(id) == Some(&true);
-            let is_delivered = self.delivered.contains_key(id);
+            let is_delivered = self.delivered.contains(id);
             if end.outcome.definition.has_webhook && !is_dead && !is_delivered {
                 return Err(format!("the webhook of {id} is lost"));
             }

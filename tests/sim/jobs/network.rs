@@ -104,6 +104,7 @@ impl JobsWorld {
         if let (StoreReply::Heartbeat { is_known: true, .. }, Some(id)) = (&reply, id) {
             self.ledger.reached.insert(id.clone(), self.now);
         }
+        self.ledger.count(&reply);
         self.store.table.check();
         self.replies.push((caller, reply));
         self.set_commit();
@@ -184,7 +185,10 @@ impl JobsWorld {
                     self.ledger.begin(job, epoch, &id)?;
                 }
             }
-            Err(Fenced) => self.replace_worker(worker, now),
+            Err(Fenced) => {
+                self.ledger.rare.fences += 1;
+                self.replace_worker(worker, now);
+            }
         }
         Ok(())
     }

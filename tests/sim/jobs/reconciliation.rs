@@ -7,13 +7,14 @@ use infergate_core::Millis;
 use infergate_core::job::{NewJob, QueueLimits, RunEnd, TakenJob, WorkerId};
 
 use super::kept::StoreWrite;
+use super::ledger::Broken;
 use super::store::StoreCall;
 use super::worker::ENDS_KEPT;
 use super::world::JobsWorld;
 
 impl JobsWorld {
     /// Brings the store back. `lose_after`: moment whose later commits are lost.
-    pub fn store_back(&mut self, lose_after: Option<Millis>) {
+    pub fn store_back(&mut self, lose_after: Option<Millis>) -> Result<(), Broken> {
         let mut ends = Vec::new();
         if let Some(until) = lose_after {
             let lost = self.store.fail_over(until);
@@ -33,10 +34,14 @@ impl JobsWorld {
         }
         if let Some(until) = lose_after {
             for job in self.accepted_since(until) {
+                // Accepted anew: a second failover may lose this write as the first has lost the other.
+                let id = job.definition.id;
+                self.ledger.acknowledged.insert(id, self.now);
                 self.store.call(None, StoreCall::Submit(Box::new(job)), now);
             }
         }
-        self.set_commit();
+        // Nothing else is served before this is kept.
+        self.commit()
     }
 
     /// Writes the rows of jobs that workers run, where the store has none or an older take. Returns their ends.

@@ -27,14 +27,20 @@ fn every_job_ends_once_whatever_happens_to_workers_clocks_and_stores() {
         None => 0..number("INFERGATE_SIM_JOBS_SEEDS").unwrap_or(SEEDS),
     };
     let (mut ended, mut executions, mut steps) = (0, 0, 0);
+    let mut rare = [0; 10];
     for seed in seeds.clone() {
         let _on_failure = crate::SeedReporter(seed);
         let world = run(seed, None).unwrap_or_else(|broken| panic!("{broken}"));
         ended += world.store.kept.ended.len();
         executions += world.ledger.executions;
         steps += world.steps;
+        let counts = rare.iter_mut().zip(world.ledger.rare.all());
+        counts.for_each(|(sum, count)| *sum += count);
     }
-    println!("{seeds:?}: {ended} jobs ended, {executions} executions, {steps} steps");
+    println!("{seeds:?}: {ended} jobs ended, {executions} executions, {steps} steps; {rare:?}");
+    // Seeds that reach nothing prove nothing.
+    let is_many = seeds.end - seeds.start >= SEEDS;
+    assert!(!is_many || rare.iter().all(|count| *count > 0), "{rare:?}");
 }
 
 #[test]

@@ -88,8 +88,8 @@ pub struct SimJobWorker {
     /// Moment at which the latest answered heartbeat was sent.
     last_good: Millis,
     last_beat: Option<Millis>,
-    /// Store's time as last told, and when.
-    told: (StoreTime, Millis),
+    /// Store's time as the latest reply has it, and when that came.
+    store_clock: (StoreTime, Millis),
 }
 
 impl SimJobWorker {
@@ -120,7 +120,7 @@ impl SimJobWorker {
             is_registered: false,
             last_good: Millis::ZERO,
             last_beat: None,
-            told: (StoreTime::default(), Millis::ZERO),
+            store_clock: (StoreTime::default(), Millis::ZERO),
         }
     }
 
@@ -166,9 +166,9 @@ impl SimJobWorker {
         calls
     }
 
-    /// Store's time now, by what it told last: late by the time that reply took.
+    /// Store's time now, by the latest reply: late by the time that reply took.
     fn store_estimate(&self, now: Millis) -> StoreTime {
-        self.told.0 + now.since(self.told.1)
+        self.store_clock.0 + now.since(self.store_clock.1)
     }
 
     fn heartbeat(&self, now: Millis) -> StoreCall {
@@ -178,14 +178,14 @@ impl SimJobWorker {
         // What is taken after this heartbeat was sent is unknown to it, however late it arrives.
         let takes = self.takes.values().map(|take| take.store);
         let oldest = takes.chain([self.store_estimate(now)]).min();
-        let own = self.told.0.0.saturating_add_signed(self.skew_ms);
+        let own = self.store_clock.0.0.saturating_add_signed(self.skew_ms);
         StoreCall::Heartbeat {
             sent: now,
             held: HeldJobs {
                 jobs,
                 oldest_take: oldest,
             },
-            node_clock: StoreTime(own) + now.since(self.told.1),
+            node_clock: StoreTime(own) + now.since(self.store_clock.1),
         }
     }
 
@@ -237,7 +237,7 @@ impl SimJobWorker {
             id,
             epoch,
             cause,
-            not_before: waits.then(|| self.told.0 + Millis(3_000)),
+            not_before: waits.then(|| self.store_clock.0 + Millis(3_000)),
         };
         let write = OpenWrite {
             call: StoreCall::Release(release),
@@ -335,7 +335,7 @@ impl SimJobWorker {
                 self.is_registered = true;
                 if sent >= self.last_good {
                     self.last_good = sent;
-                    self.told = (store_time, now);
+                    self.store_clock = (store_time, now);
                 }
                 self.obey(reply, sent, now, rng);
                 Ok(Vec::new())

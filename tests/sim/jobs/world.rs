@@ -153,14 +153,14 @@ impl JobsWorld {
             FlowMode::Model,
             FlowMode::Shards { shards: 4, hand: 2 },
         ];
-        let flows = flows[self.rng.usize(0..3)].clone();
+        let flows = flows[self.rng.usize(0..3)];
         for n in 0..count {
             let at = Millis(self.rng.u64(1_000..span));
             let definition = self.definition(n);
             self.jobs.push(ClientJob {
                 new: NewJob {
                     definition,
-                    flows: flows.clone(),
+                    flows,
                     limits,
                 },
                 first_sent: None,
@@ -282,7 +282,7 @@ impl JobsWorld {
             JobsEvent::Sweep(n) => self.sweep(n)?,
             JobsEvent::Deliver(n) => self.deliver(n),
             JobsEvent::Fault => self.strike(),
-            JobsEvent::StoreBack { lose_after } => self.store_back(lose_after),
+            JobsEvent::StoreBack { lose_after } => self.store_back(lose_after)?,
             JobsEvent::Heal => self.heal(),
         }
         Ok(())
