@@ -51,7 +51,7 @@ impl WorkerLeases {
     }
 
     /// Returns the workers whose lease is over at `now`. A lease that ends later than one begun now is over too: the
-    /// clock has gone back since it was renewed. Whoever lives has renewed it when the guard is over.
+    /// clock has gone back since it was renewed. Living workers have renewed it when the guard is over.
     pub fn ended(&self, now: StoreTime) -> Vec<WorkerId> {
         let latest = now + self.lease;
         let ended = self.until.iter();

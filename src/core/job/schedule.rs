@@ -100,7 +100,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// Returns whether the flow would come back as a new one does. One with a charge to come would lose it.
+    /// Returns whether the flow would come back as a new one does. A charge to come would be lost with it.
     fn is_forgettable(&self, least: u64) -> bool {
         self.jobs.is_empty() && self.charged == 0 && self.time <= least
     }

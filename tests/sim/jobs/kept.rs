@@ -53,7 +53,7 @@ fn work_charge(id: &JobId, epoch: u32) -> u64 {
     10 + (sum * 31 + u64::from(epoch)) % 97
 }
 
-/// One write of the store.
+/// Write of the store.
 #[derive(Clone, Debug)]
 pub enum StoreWrite {
     Submitted(Arc<JobDefinition>),
@@ -101,7 +101,7 @@ pub struct KeptJobs {
     pub events: BTreeMap<JobEventId, u64>,
     pub settled_events: BTreeSet<JobEventId>,
     pub webhooks: BTreeMap<JobId, OpenWebhook>,
-    /// Whether each became a dead letter.
+    /// Settled webhooks; true for a dead letter.
     pub settled_webhooks: BTreeMap<JobId, bool>,
     next_order: u64,
 }
@@ -174,7 +174,7 @@ impl KeptJobs {
         jobs
     }
 
-    /// Whether an end has its event and its webhook, settled or not.
+    /// Returns whether an end has its event and its webhook, settled or not.
     pub fn is_announced(&self, end: &KeptEnd) -> bool {
         let event = end.event();
         let has_event = self.events.contains_key(&event) || self.settled_events.contains(&event);
@@ -185,7 +185,7 @@ impl KeptJobs {
         has_event && has_webhook
     }
 
-    /// Whether nothing is left to do.
+    /// Returns whether nothing is left to do.
     pub fn is_quiet(&self) -> bool {
         self.live.is_empty() && self.events.is_empty() && self.webhooks.is_empty()
     }

@@ -1,7 +1,7 @@
 //! Durable jobs under a seeded clock: a real table, leases and sweepers, with a store, a network and workers that
 //! are simulated.
 //!
-//! Not the shell's stores, which have tests of their own. Nothing here reads a clock: a seed is one run. After each
+//! Not the shell's stores, which have tests of their own. No clock is read: a seed is one run. After each
 //! step the ledger compares what was kept with what was promised; a broken promise is a sentence, not a panic.
 //!
 //! ```text

@@ -73,7 +73,7 @@ impl JobsNet {
 }
 
 impl JobsWorld {
-    /// Whether a worker is partitioned from the store.
+    /// Returns whether a worker is partitioned from the store.
     fn is_cut(&self, caller: &JobsCaller) -> bool {
         match caller {
             JobsCaller::Worker { worker, .. } => self.workers[*worker].cut_until > self.now,

@@ -77,7 +77,7 @@ impl JobsWorld {
         ends
     }
 
-    /// Jobs whose submit was answered shortly before `until` or after it. They were accepted: no limit refuses them.
+    /// Jobs whose submit was answered shortly before `until` or after it. Accepted ones pass every limit.
     fn accepted_since(&self, until: Millis) -> Vec<NewJob> {
         let jobs = self.jobs.iter().filter(|job| {
             let answered = self.ledger.acknowledged.get(&job.new.definition.id);
