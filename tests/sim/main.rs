@@ -12,6 +12,7 @@
 mod chaos;
 mod cluster;
 mod fairness;
+mod jobs;
 mod overload;
 mod traffic;
 mod world;
@@ -20,11 +21,6 @@ use fastrand::Rng;
 
 /// Runs `simulate` under each of `count` seeds, or as the environment says.
 fn for_each_seed(count: u64, simulate: impl Fn(Rng)) {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .map(|text| text.parse::<u64>().expect(name))
-    };
     let seeds = match number("INFERGATE_SIM_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("INFERGATE_SIM_SEEDS").unwrap_or(count),
@@ -33,6 +29,12 @@ fn for_each_seed(count: u64, simulate: impl Fn(Rng)) {
         let _on_failure = SeedReporter(seed);
         simulate(Rng::with_seed(seed));
     }
+}
+
+/// Returns a number of the environment.
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().expect(name))
 }
 
 /// Names the seed when the run under it panics.

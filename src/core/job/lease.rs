@@ -50,9 +50,12 @@ impl WorkerLeases {
         self.until.remove(worker);
     }
 
-    /// Returns the workers whose lease is over at `now`.
+    /// Returns the workers whose lease is over at `now`. A lease that ends later than one begun now is over too: the
+    /// clock has gone back since it was renewed. Living workers have renewed it when the guard is over.
     pub fn ended(&self, now: StoreTime) -> Vec<WorkerId> {
-        let ended = self.until.iter().filter(|(_, until)| **until <= now);
+        let latest = now + self.lease;
+        let ended = self.until.iter();
+        let ended = ended.filter(|(_, until)| **until <= now || **until > latest);
         ended.map(|(worker, _)| worker.clone()).collect()
     }
 }
@@ -86,18 +89,12 @@ impl LeaseSweeper {
         }
     }
 
-    /// Judges the workers whose lease is over by the store's clock, at `monotonic` on the sweeper's own.
+    /// Judges the workers whose lease is over by the store's clock, at `monotonic` on the sweeper's own. The first
+    /// look guards as a jump does: what went before it is unknown.
     pub fn look(&mut self, ended: Vec<WorkerId>, store: StoreTime, monotonic: Millis) -> LeaseLook {
-        if let Some((store_before, before)) = self.latest.replace((store, monotonic)) {
-            let own = monotonic.since(before);
-            let theirs = Millis(store.0.abs_diff(store_before.0));
-            let drift = match store < store_before {
-                true => theirs + own,
-                false => Millis(own.0.abs_diff(theirs.0)),
-            };
-            if drift > CLOCK_JUMP || own > STORE_AWAY {
-                self.guarded_until = monotonic + self.lease;
-            }
+        let before = self.latest.replace((store, monotonic));
+        if before.is_none_or(|before| is_disturbed(before, (store, monotonic))) {
+            self.guarded_until = monotonic + self.lease;
         }
         if monotonic < self.guarded_until {
             self.suspects.clear();
@@ -114,6 +111,17 @@ impl LeaseSweeper {
         }
         LeaseLook::Lost(lost)
     }
+}
+
+/// Returns whether workers may have been kept from renewing between two looks, by the store's clock and the own one.
+fn is_disturbed(before: (StoreTime, Millis), now: (StoreTime, Millis)) -> bool {
+    let own = now.1.since(before.1);
+    let theirs = Millis(now.0.0.abs_diff(before.0.0));
+    let drift = match now.0 < before.0 {
+        true => theirs + own,
+        false => Millis(own.0.abs_diff(theirs.0)),
+    };
+    drift > CLOCK_JUMP || own > STORE_AWAY
 }
 
 #[cfg(test)]
@@ -141,7 +149,9 @@ mod tests {
             let store = StoreTime(ms);
             sweeper.look(leases.ended(store), store, Millis(ms))
         };
-        assert_eq!(lost(look(&leases, 9_000)), 0);
+        for second in 0..10 {
+            assert_eq!(look(&leases, second * 1000), LeaseLook::Guarded);
+        }
         assert_eq!(lost(look(&leases, 10_000)), 0);
         leases.renew(&b, StoreTime(10_500));
         assert_eq!(look(&leases, 11_000), LeaseLook::Lost(vec![a.clone()]));
@@ -185,5 +195,32 @@ mod tests {
         sweeper.look(Vec::new(), StoreTime(3_600_000), Millis(0));
         let look = sweeper.look(Vec::new(), StoreTime(1000), Millis(1000));
         assert_eq!(look, LeaseLook::Guarded);
+    }
+
+    #[test]
+    fn a_new_sweeper_knows_of_no_jump_before_it_and_waits_for_a_lease() {
+        let worker = WorkerId::new("a", 1);
+        let mut leases = WorkerLeases::new(LEASE);
+        leases.renew(&worker, StoreTime(0));
+        // The store's clock has jumped by an hour, and the worker has not renewed since.
+        let mut sweeper = LeaseSweeper::new(LEASE);
+        for ms in [0, 1000] {
+            let store = StoreTime(3_600_000 + ms);
+            let ended = leases.ended(store);
+            assert_eq!(ended.len(), 1);
+            assert_eq!(sweeper.look(ended, store, Millis(ms)), LeaseLook::Guarded);
+        }
+    }
+
+    #[test]
+    fn a_dead_worker_does_not_live_for_as_long_as_the_clock_has_gone_back() {
+        let (dead, alive) = (WorkerId::new("a", 1), WorkerId::new("b", 1));
+        let mut leases = WorkerLeases::new(LEASE);
+        let (before, after) = (StoreTime(3_600_000), StoreTime(1_000));
+        for worker in [&dead, &alive] {
+            leases.renew(worker, before);
+        }
+        leases.renew(&alive, after);
+        assert_eq!(leases.ended(after), [dead]);
     }
 }

@@ -17,6 +17,8 @@ use crate::Millis;
 const NORMAL_EVERY: u32 = 8;
 /// Takes of a worker after which `batch` comes first once.
 const BATCH_EVERY: u32 = 32;
+/// Take among these 32 in which `interactive` comes first, so that released jobs cannot keep it out.
+const INTERACTIVE_TURN: u32 = 4;
 /// Idle flows beyond the active ones that are remembered before those without debt are dropped.
 const IDLE_FLOWS_SLACK: usize = 64;
 /// Largest lead of a flow with preferred weights before the least served flow is next.
@@ -63,6 +65,7 @@ impl JobClass {
         match turn {
             _ if turn.is_multiple_of(BATCH_EVERY) => [Batch, Again, Interactive, Normal],
             _ if turn.is_multiple_of(NORMAL_EVERY) => [Normal, Again, Interactive, Batch],
+            _ if turn % BATCH_EVERY == INTERACTIVE_TURN => [Interactive, Again, Normal, Batch],
             _ => [Again, Interactive, Normal, Batch],
         }
     }
@@ -92,6 +95,15 @@ struct Flow {
     time: u64,
     /// Jobs by their place in arrival.
     jobs: BTreeMap<u64, JobId>,
+    /// Jobs that were taken and whose charge is not corrected yet.
+    charged: u32,
+}
+
+impl Flow {
+    /// Returns whether the flow would come back as a new one does. A charge to come would be lost with it.
+    fn is_forgettable(&self, least: u64) -> bool {
+        self.jobs.is_empty() && self.charged == 0 && self.time <= least
+    }
 }
 
 /// Queue of one class: its flows in the order of their virtual time.
@@ -130,8 +142,7 @@ impl ClassQueue {
             return;
         }
         let least = self.least();
-        self.flows
-            .retain(|_, flow| !flow.jobs.is_empty() || flow.time > least);
+        self.flows.retain(|_, flow| !flow.is_forgettable(least));
     }
 
     fn pop(
@@ -150,6 +161,7 @@ impl ClassQueue {
         self.active.remove(&(flow.time, Arc::clone(&name)));
         self.now = self.now.max(flow.time);
         flow.time = flow.time.saturating_add(cost(&job).step());
+        flow.charged = flow.charged.saturating_add(1);
         if !flow.jobs.is_empty() {
             self.active.insert((flow.time, Arc::clone(&name)));
         }
@@ -175,6 +187,7 @@ impl ClassQueue {
         let Some(flow) = self.flows.get_mut(name) else {
             return;
         };
+        flow.charged = flow.charged.saturating_sub(1);
         let was = flow.time;
         let used = was.saturating_sub(expected.step());
         flow.time = used.saturating_add(actual.step());
@@ -239,7 +252,7 @@ impl Schedule {
         self.classes[place.class as usize].remove(flow, place.place)
     }
 
-    /// Corrects the charge of a job that has ended.
+    /// Corrects the charge of a job that was taken, once, when its run is over. Until then its flow is remembered.
     pub fn correct(&mut self, class: JobClass, flow: &str, expected: FlowCost, actual: FlowCost) {
         self.classes[class as usize].correct(flow, expected, actual);
     }
@@ -279,5 +292,65 @@ impl Schedule {
                 .collect();
             assert_eq!(active, class.active, "flows with jobs are in order");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: FlowCost = FlowCost {
+        expected_ms: 1000,
+        weight: 1,
+    };
+
+    fn id(n: u64) -> JobId {
+        JobId::from_random(None, u128::from(n).to_be_bytes())
+    }
+
+    #[test]
+    fn each_class_is_first_in_one_of_32_takes_and_batch_in_no_more() {
+        for class in JobClass::ALL {
+            let firsts = (0..32).filter(|turn| JobClass::order(*turn)[0] == class);
+            let count = firsts.count();
+            assert!(count >= 1, "{}", class.name());
+            assert!(class != JobClass::Batch || count == 1);
+        }
+        for turn in 0..32 {
+            let mut order = JobClass::order(turn);
+            order.sort();
+            assert_eq!(order, JobClass::ALL);
+        }
+    }
+
+    #[test]
+    fn a_flow_is_charged_for_a_long_job_however_many_others_came_meanwhile() {
+        let mut schedule = Schedule::default();
+        let order = JobClass::order(1);
+        let mut next = 0;
+        let mut push = |schedule: &mut Schedule, flow: &str| {
+            next += 1;
+            schedule.push(JobClass::Normal, &flow.into(), id(next), SECOND);
+        };
+        push(&mut schedule, "a-long");
+        schedule.pop(order, None, |_| SECOND);
+        for n in 0..500 {
+            push(&mut schedule, &format!("short-{n}"));
+            schedule.pop(order, None, |_| SECOND);
+            schedule.correct(JobClass::Normal, &format!("short-{n}"), SECOND, SECOND);
+        }
+        let hour = FlowCost {
+            expected_ms: 3_600_000,
+            weight: 1,
+        };
+        schedule.correct(JobClass::Normal, "a-long", SECOND, hour);
+        for flow in ["new", "new", "new", "a-long"] {
+            push(&mut schedule, flow);
+        }
+        for expected in ["new", "new", "new", "a-long"] {
+            let (_, flow, _) = schedule.pop(order, None, |_| SECOND).unwrap();
+            assert_eq!(&*flow, expected);
+        }
+        schedule.check();
     }
 }

@@ -235,16 +235,18 @@ impl JobTable {
         let Some((class, expected_ms)) = job.charged.take() else {
             return;
         };
-        if job.definition.fair_by == FairBy::Time {
-            let weight = job.definition.weight;
-            let cost = |expected_ms| FlowCost {
-                expected_ms,
-                weight,
-            };
-            let (expected, actual) = (cost(expected_ms), cost(hold.0));
-            deployable
-                .schedule
-                .correct(class, &job.definition.flow, expected, actual);
-        }
+        let weight = job.definition.weight;
+        let cost = |expected_ms| FlowCost {
+            expected_ms,
+            weight,
+        };
+        let actual_ms = match job.definition.fair_by {
+            FairBy::Time => hold.0,
+            FairBy::Jobs => expected_ms,
+        };
+        let (expected, actual) = (cost(expected_ms), cost(actual_ms));
+        deployable
+            .schedule
+            .correct(class, &job.definition.flow, expected, actual);
     }
 }

@@ -9,7 +9,7 @@ use crate::Millis;
 use crate::job::id::{DeployableKey, JobId, WorkerId};
 use crate::job::record::{JobChange, JobDefinition, JobProgress};
 use crate::job::retry::{ReleaseCause, ReleaseDecision};
-use crate::job::schedule::JobClass;
+use crate::job::schedule::{FlowCost, JobClass};
 use crate::job::states::{EndReason, JobOwner, JobPosition, JobState, WriteResult, judge_write};
 use crate::job::store_time::StoreTime;
 
@@ -88,7 +88,9 @@ impl JobTable {
             let end = job.definition.limits.next_end(job.progress.started);
             let is_stale = job.progress.started.is_none() && job.definition.start_until <= now;
             if end.at <= now || is_stale {
+                let definition = Arc::clone(&job.definition);
                 self.end_by_time(&id, now);
+                self.uncharge(class, &definition);
                 continue;
             }
             let preferred = request.preferred_flow.as_deref();
@@ -114,6 +116,20 @@ impl JobTable {
         deployable
             .schedule
             .pop(order, request.preferred_flow.as_deref(), cost)
+    }
+
+    /// Gives a flow its charge back for a job that ended where it was to be taken.
+    fn uncharge(&mut self, class: JobClass, definition: &JobDefinition) {
+        if let Some(deployable) = self.deployables.get_mut(&definition.deployable) {
+            let expected = deployable.cost_of(definition);
+            let actual = FlowCost {
+                expected_ms: 0,
+                ..expected
+            };
+            deployable
+                .schedule
+                .correct(class, &definition.flow, expected, actual);
+        }
     }
 
     fn start_run(

@@ -332,6 +332,47 @@ fn a_paused_queue_gives_nothing_and_an_unserved_one_ends() {
     table.check();
 }
 
+#[test]
+fn a_worker_whose_job_has_ended_stays_known_while_a_take_is_under_way() {
+    let (mut table, worker) = (JobTable::new(), WorkerId::new("a", 1));
+    for n in 1..=2 {
+        let mut job = definition(n, "acme", T0);
+        job.limits.deadline = (n == 1).then_some(T0 + Millis(5000));
+        assert_eq!(table.submit(new_job(job), T0), SubmitResult::Created);
+    }
+    let first = take(&mut table, &worker, 1, T0).remove(0);
+    let now = T0 + Millis(5000);
+    take(&mut table, &worker, 1, now);
+    table.expire(1, now);
+    let held = HeldJobs {
+        jobs: vec![first.definition.id],
+        oldest_take: Some(now),
+    };
+    let reply = table.heartbeat(&worker, &held, now);
+    assert!(reply.is_known && reply.orphans.is_empty(), "{reply:?}");
+    assert_eq!(reply.lost, [id(1)]);
+    table.check();
+}
+
+#[test]
+fn a_job_that_ends_where_it_was_to_be_taken_costs_its_flow_nothing() {
+    let (mut table, worker) = (JobTable::new(), WorkerId::new("a", 1));
+    let late = T0 + Millis(5000);
+    for n in 0..20 {
+        let mut job = definition(n, "acme", T0);
+        job.limits.deadline = Some(late);
+        assert_eq!(table.submit(new_job(job), T0), SubmitResult::Created);
+    }
+    for n in 20..24 {
+        submit(&mut table, n, "acme", T0);
+        submit(&mut table, n + 10, "other", T0);
+    }
+    let taken = take(&mut table, &worker, 4, late);
+    let of_acme = taken.iter().filter(|job| &*job.definition.flow == "acme");
+    assert_eq!(of_acme.count(), 2);
+    table.check();
+}
+
 /// Random verbs of several workers. The invariants hold after each, and no job ends twice.
 #[test]
 fn random_verbs_keep_the_invariants_and_end_each_job_once() {

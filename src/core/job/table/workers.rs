@@ -49,7 +49,8 @@ impl JobTable {
                 }
             }
         }
-        reply.is_known = held.jobs.is_empty() || reply.lost.len() < held.jobs.len();
+        // A job of a take whose reply is on its way makes it known, though what it holds has ended.
+        reply.is_known = held.jobs.is_empty() || !own.is_empty();
         for id in own.into_iter().filter(|id| !held.jobs.contains(id)) {
             let taken = self.jobs.get(&id).and_then(|job| job.progress.taken);
             let may_be_on_its_way = held.oldest_take.is_some_and(|take| taken >= Some(take));
