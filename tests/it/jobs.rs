@@ -204,13 +204,17 @@ async fn a_queued_job_is_canceled_at_once_and_a_running_one_gives_its_permit_bac
 #[tokio::test]
 async fn a_deadline_ends_a_running_job_and_one_that_was_never_started() {
     let server = ScriptedServer::held().await;
-    let jobs = "    jobs: { predict_timeout_secs: 1 }\n";
-    let node = Node::start(&with_jobs(server.address, 1, "", jobs)).await;
+    let jobs = format!("{TARIFF}    jobs: {{ predict_timeout_secs: 1 }}\n");
+    let node = Node::start(&with_jobs(server.address, 1, "", &jobs)).await;
     let timed_out = create(&node, "", INPUT).await;
     status_becomes(&node, id_of(&timed_out), "processing").await;
     let over = ended(&node, id_of(&timed_out)).await;
     assert_eq!(over["status"], "failed", "{over}");
     assert_eq!(over["infergate"]["reason"], "timeout");
+    // What the server was given is paid, as where a live request is cut.
+    let event = node.events(1).await.remove(0);
+    assert!(event["neurons"].as_f64().unwrap() > 0.0, "{event}");
+    assert_eq!(event["outcome"], "cut-by-deadline");
     let endless = "    jobs: { predict_timeout_secs: 600 }\n";
     let other = ScriptedServer::held().await;
     let node = Node::start(&with_jobs(other.address, 1, "", endless)).await;

@@ -13,7 +13,7 @@ use super::schedule::{JobClass, QueuePlace};
 use super::states::{CanceledBy, EndReason, JobKind, JobOwner, JobState};
 use super::store_time::StoreTime;
 use crate::model::FairBy;
-use crate::{AccountId, ModelId};
+use crate::{AccountId, Millis, ModelId};
 
 /// Fixed part of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +50,18 @@ pub struct JobDefinition {
     pub bytes: u64,
     /// A notification of its end is to be delivered.
     pub has_webhook: bool,
+}
+
+impl JobDefinition {
+    /// Returns the moment at which the store ends the job by time. A running one is its worker's to end, which knows
+    /// what it made, and has the grace of a cancel for it.
+    pub(super) fn swept_at(&self, progress: &JobProgress) -> StoreTime {
+        let end = self.limits.next_end(progress.started).at;
+        match progress.owner {
+            Some(_) => end + Millis(self.cancel_grace_ms),
+            None => end,
+        }
+    }
 }
 
 /// Request to cancel a running job.

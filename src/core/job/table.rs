@@ -163,8 +163,7 @@ impl JobTable {
             progress,
             ..
         } = job;
-        self.ends
-            .remove(&(definition.limits.next_end(progress.started).at, *id));
+        self.ends.remove(&(definition.swept_at(&progress), *id));
         self.ends.remove(&(definition.start_until, *id));
         self.bytes = self.bytes.saturating_sub(definition.bytes);
         if let Some(deployable) = self.deployables.get_mut(&definition.deployable) {

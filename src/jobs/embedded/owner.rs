@@ -77,6 +77,8 @@ pub(super) struct StoreOwner {
     /// Lock on the folder: one process owns the store.
     lock: Option<File>,
     housekeeping_at: StoreTime,
+    /// Moment before which a store that failed is not opened again.
+    retry_at: StoreTime,
     /// The first opening of the process: running jobs are those of a dead one.
     is_first: bool,
 }
@@ -89,6 +91,7 @@ impl StoreOwner {
             open: None,
             lock: None,
             housekeeping_at: StoreTime::default(),
+            retry_at: StoreTime::default(),
             is_first: true,
         }
     }
@@ -162,6 +165,7 @@ impl StoreOwner {
     /// Closes the store for a reason that calls and operators get.
     fn fail(&mut self, error: &str) {
         self.open = None;
+        self.retry_at = self.shared.clock.now() + Millis(HOUSEKEEPING.as_millis() as u64);
         let path = self.shared.path.display();
         let text: Arc<str> = format!("{path}: {error}").into();
         let before = self.shared.problem.lock().replace(Arc::clone(&text));
@@ -173,10 +177,10 @@ impl StoreOwner {
 
     /// Applies calls and duties, commits, and answers.
     fn write(&mut self, commands: Vec<StoreCommand>) {
-        if self.open.is_none() {
+        let now = self.shared.clock.now();
+        if self.open.is_none() && now >= self.retry_at {
             self.open();
         }
-        let now = self.shared.clock.now();
         let is_housekeeping = now >= self.housekeeping_at;
         if is_housekeeping {
             self.housekeeping_at = now + Millis(HOUSEKEEPING.as_millis() as u64);
@@ -225,7 +229,6 @@ impl StoreOwner {
                 for answer in answers {
                     answer(Some(&error));
                 }
-                self.open();
             }
         }
     }

@@ -49,7 +49,7 @@ impl JobTable {
         };
         let was_started = job.progress.started.is_some();
         let end = job.definition.limits.next_end(job.progress.started);
-        let reason = match end.at <= now {
+        let reason = match job.definition.swept_at(&job.progress) <= now {
             true => end.reason,
             false if !was_started && job.definition.start_until <= now => EndReason::NeverStarted,
             false => return,

@@ -11,9 +11,9 @@ impl JobTable {
         let (mut queued, mut running, mut bytes) = (0, 0, 0);
         for (id, job) in &self.jobs {
             bytes += job.definition.bytes;
-            let end = job.definition.limits.next_end(job.progress.started);
+            let end = job.definition.swept_at(&job.progress);
             assert!(
-                self.ends.contains(&(end.at, *id)),
+                self.ends.contains(&(end, *id)),
                 "every job has an end by time"
             );
             match job.progress.state() {

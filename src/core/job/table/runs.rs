@@ -145,7 +145,7 @@ impl JobTable {
         deployable.count_dequeued(&definition.account);
         deployable.running += 1;
         job.charged = Some((class, deployable.cost_of(&definition).expected_ms));
-        let before = definition.limits.next_end(job.progress.started);
+        let before = definition.swept_at(&job.progress);
         let progress = &mut job.progress;
         progress.epoch += 1;
         progress.started = progress.started.or(Some(now));
@@ -156,9 +156,9 @@ impl JobTable {
             epoch: progress.epoch,
         });
         let end = definition.limits.next_end(progress.started);
-        self.ends.remove(&(before.at, *id));
+        self.ends.remove(&(before, *id));
         self.ends.remove(&(definition.start_until, *id));
-        self.ends.insert((end.at, *id));
+        self.ends.insert((definition.swept_at(progress), *id));
         self.running.entry(worker.clone()).or_default().insert(*id);
         self.changes.push(JobChange::Progressed(*id));
         Some(TakenJob {
@@ -239,8 +239,12 @@ impl JobTable {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
+        self.ends
+            .remove(&(job.definition.swept_at(&job.progress), *id));
         job.progress.owner = None;
         job.progress.taken = None;
+        self.ends
+            .insert((job.definition.swept_at(&job.progress), *id));
         let due = (now + delay).max(not_before.unwrap_or_default());
         job.progress.due = (due > now).then_some(due);
         let definition = Arc::clone(&job.definition);

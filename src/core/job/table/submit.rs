@@ -97,8 +97,7 @@ impl JobTable {
     pub(super) fn insert(&mut self, definition: Arc<JobDefinition>, progress: JobProgress) {
         let id = definition.id;
         self.bytes += definition.bytes;
-        self.ends
-            .insert((definition.limits.next_end(progress.started).at, id));
+        self.ends.insert((definition.swept_at(&progress), id));
         if progress.started.is_none() {
             self.ends.insert((definition.start_until, id));
         }
