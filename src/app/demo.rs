@@ -40,6 +40,11 @@ Embeddings
     -H 'Content-Type: application/json' \
     -d '{"model":"@cf/baai/bge-base-en-v1.5","input":["hello"],"encoding_format":"float"}'
 
+Durable prediction (Replicate API), waited for
+  curl -s http://127.0.0.1:8080/v1/models/meta/llama-3.1-8b-instruct/predictions \
+    -H 'Authorization: Bearer demo-key' -H 'Prefer: wait' -H 'Content-Type: application/json' \
+    -d '{"input":{"prompt":"hello"}}'
+
 Look inside
   http://127.0.0.1:9090/state   http://127.0.0.1:9090/metrics   http://127.0.0.1:9090/readyz
 

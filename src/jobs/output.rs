@@ -101,7 +101,7 @@ impl OutputCollector {
             if sse::is_done(&data) {
                 *is_done = true;
             } else if let Ok(read) = serde_json::from_slice::<EventText>(&data) {
-                added.push_str(read.response.as_deref().unwrap_or_default());
+                added.push_str(read.text());
                 if let Some(found) = read.error_text() {
                     *error = Some(found);
                 }
@@ -197,10 +197,27 @@ struct TextOutput {
 struct EventText {
     #[serde(default)]
     response: Option<String>,
+    /// A task that leaves the server's own shape has its texts here.
+    #[serde(default)]
+    choices: Vec<ChoiceText>,
     #[serde(default)]
     errors: Vec<ErrorEntry>,
     #[serde(default)]
     error: Option<serde_json::Value>,
+}
+
+#[derive(serde::Deserialize)]
+struct ChoiceText {
+    #[serde(default)]
+    delta: Option<DeltaText>,
+    #[serde(default)]
+    text: Option<String>,
+}
+
+#[derive(serde::Deserialize)]
+struct DeltaText {
+    #[serde(default)]
+    content: Option<String>,
 }
 
 #[derive(serde::Deserialize)]
@@ -209,6 +226,19 @@ struct ErrorEntry {
 }
 
 impl EventText {
+    /// Text that the event adds.
+    fn text(&self) -> &str {
+        let first = self.choices.first();
+        let chosen = first.and_then(|choice| {
+            let delta = choice
+                .delta
+                .as_ref()
+                .and_then(|delta| delta.content.as_deref());
+            delta.or(choice.text.as_deref())
+        });
+        self.response.as_deref().or(chosen).unwrap_or_default()
+    }
+
     fn error_text(&self) -> Option<String> {
         if let Some(first) = self.errors.first() {
             return Some(first.message.clone());
