@@ -12,6 +12,7 @@
 
 use std::sync::Arc;
 
+use infergate_core::admission::ClassTurn;
 use infergate_core::api::ApiDialect;
 use infergate_core::deadline::DeadlineRule;
 use infergate_core::routing::connection_reuse::may_resend;
@@ -121,6 +122,8 @@ pub enum AdmissionStepResult {
         expected_wait: Millis,
         /// End of the wait and its result; none when the request ended with it.
         ended: Option<(u64, &'static str)>,
+        /// Class that the permit came from and why, of a wait that ended with one here.
+        turn: Option<ClassTurn>,
     },
     Full {
         cause: &'static str,
@@ -131,8 +134,8 @@ pub enum AdmissionStepResult {
 /// End of a wait for a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitEnd {
-    /// A permit was granted here.
-    Granted,
+    /// A permit was granted here, in this turn.
+    Granted(ClassTurn),
     /// Another node serves the request.
     Forwarded,
     /// The wait was refused for this cause.
@@ -352,6 +355,7 @@ impl TraceBuilder {
                     position: waiter.position,
                     expected_wait: waiter.expected_wait,
                     ended: None,
+                    turn: None,
                 },
                 Err(refusal) => AdmissionStepResult::Full {
                     cause: refusal.cause(),
@@ -368,14 +372,18 @@ impl TraceBuilder {
     /// Records the end of a wait for a permit.
     pub fn end_wait(&mut self, at_us: u64, end: WaitEnd) {
         self.times.end_wait(at_us);
-        if end == WaitEnd::Granted {
+        let turn = match end {
+            WaitEnd::Granted(turn) => Some(turn),
+            WaitEnd::Forwarded | WaitEnd::Refused(_) | WaitEnd::Aborted => None,
+        };
+        if turn.is_some() {
             self.times.record_grant(at_us);
         }
         let Some(trace) = &mut self.recorded else {
             return;
         };
         let how = match end {
-            WaitEnd::Granted => "granted",
+            WaitEnd::Granted(_) => "granted",
             WaitEnd::Forwarded => "forwarded",
             WaitEnd::Refused(cause) => cause,
             WaitEnd::Aborted => trace.refusal.map_or("cut-off", |refusal| refusal.cause),
@@ -388,9 +396,12 @@ impl TraceBuilder {
         });
         if trace.steps_left_out == 0
             && let Some(admission) = admissions.next()
-            && let AdmissionStepResult::Queued { ended, .. } = &mut admission.result
+            && let AdmissionStepResult::Queued {
+                ended, turn: kept, ..
+            } = &mut admission.result
         {
             *ended = Some((at_us, how));
+            *kept = turn;
         }
     }
 

@@ -167,6 +167,7 @@ impl RequestTrace {
                 position,
                 expected_wait,
                 ended,
+                turn,
             } => {
                 put("result", "queued".into());
                 put("position", position.into());
@@ -174,6 +175,8 @@ impl RequestTrace {
                 let waited = ended.map(|(at_us, _)| ms(at_us.saturating_sub(found.at_us)));
                 put("waited_ms", waited.into());
                 put("ended", ended.map_or("cut-off", |(_, how)| how).into());
+                put("class", turn.map(|turn| turn.class.name()).into());
+                put("turn", turn.map(|turn| turn.choice.name()).into());
             }
             AdmissionStepResult::Full { cause, retry_after } => {
                 put("result", "full".into());

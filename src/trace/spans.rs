@@ -189,16 +189,24 @@ impl Renderer<'_> {
     /// A wait for a permit.
     fn wait(&self, part: Span, admission: &AdmissionStep) -> Span {
         let AdmissionStepResult::Queued {
-            position, ended, ..
+            position,
+            ended,
+            turn,
+            ..
         } = admission.result
         else {
             return part;
         };
         let (end_us, how) = ended.unwrap_or((self.summary.at_us, "cut-off"));
-        let attributes = vec![
+        let mut attributes = vec![
             KeyValue::number("infergate.queue.position", position as u64),
             KeyValue::text("infergate.queue.ended", how),
         ];
+        if let Some(turn) = turn {
+            let class = KeyValue::text("infergate.queue.class", turn.class.name());
+            let reason = KeyValue::text("infergate.queue.turn", turn.choice.name());
+            attributes.extend([class, reason]);
+        }
         let times = (admission.snapshot.at_us, end_us);
         let name = "queue".to_owned();
         of_part(self.span(SpanKind::Internal, name, times, attributes), part)

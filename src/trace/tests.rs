@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use infergate_core::admission::{PermitClass, PermitRequest};
+use infergate_core::admission::{ClassChoice, ClassTurn, PermitClass, PermitRequest};
 use infergate_core::api::ApiDialect;
 use infergate_core::deadline::DeadlineRule;
 use infergate_core::model::ModelSpec;
@@ -315,6 +315,32 @@ fn admission_tells_what_it_found_what_it_said_and_how_the_wait_ended() {
     });
     assert_eq!(full["candidates"], json!([candidate]));
     assert_eq!(full["permits"], json!({ "used": 1, "limit": 1 }));
+}
+
+#[test]
+fn a_wait_that_a_permit_ended_says_which_class_was_served_and_why() {
+    let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
+    let _held = gate.request_permit(ask());
+    let turn = ClassTurn {
+        class: PermitClass::Durable,
+        choice: ClassChoice::StarvationBound,
+    };
+    for (end, ended, shown) in [
+        (
+            WaitEnd::Granted(turn),
+            "granted",
+            [json!("durable"), json!("starvation-bound")],
+        ),
+        (WaitEnd::Forwarded, "forwarded", [Value::Null, Value::Null]),
+    ] {
+        let mut draft = started();
+        let (found, queued) = gate.request_permit(ask());
+        draft.record_admission(found, &queued);
+        draft.end_wait(2_000_000, end);
+        let step = render(&mut draft)["steps"][0].clone();
+        assert_eq!(step["ended"], ended);
+        assert_eq!(["class", "turn"].map(|name| step[name].clone()), shown);
+    }
 }
 
 #[test]

@@ -13,8 +13,8 @@ use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 use infergate_core::admission::{
-    AdmissionOutcome, AdmissionQueue, EndpointId, GateId, Grant, Handoff, PermitId, PermitRequest,
-    QueueTicket, ServerMembership, WaiterUpdates,
+    AdmissionOutcome, AdmissionQueue, ClassTurn, EndpointId, GateId, Grant, Handoff, PermitId,
+    PermitRequest, QueueTicket, ServerMembership, WaiterUpdates,
 };
 use infergate_core::model::ModelSpec;
 use infergate_core::routing::{
@@ -401,6 +401,8 @@ pub struct Permit {
     pub target: Arc<Target>,
     /// Health of the endpoint at the grant.
     pub health: Health,
+    /// Class that was served with it, and why.
+    pub turn: ClassTurn,
     /// Moment of the release, where that was read already.
     released_at: Option<Millis>,
 }
@@ -419,6 +421,7 @@ impl Permit {
             endpoint: grant.endpoint,
             target: given.target,
             health: given.health,
+            turn: grant.turn,
             released_at: None,
         }
     }

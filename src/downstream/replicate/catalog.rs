@@ -40,10 +40,11 @@ pub(super) fn show(
             body.ok_or(Refusal::NoSuchModel)?
         }
         ReplicateRoute::Search => {
+            let words = replicate::search_words(search);
             let models = allowed(shared, jobs, account);
             let models = models.iter().filter(|model| {
                 let path = model.path.as_deref().unwrap_or_default();
-                path.to_lowercase().contains(&search.trim().to_lowercase())
+                path.to_lowercase().contains(&words)
             });
             let views: Vec<_> = models.map(|model| view(shared, model, host)).collect();
             replicate::models(&views)

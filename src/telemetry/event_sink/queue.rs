@@ -139,7 +139,7 @@ mod tests {
         let queue = EventQueue::new(1);
         push(&queue);
         let (stored, _receiver) = oneshot::channel();
-        let full = queue.push(sample_event("r"), Some(stored));
+        let full = queue.push(EventContent::Event(sample_event("r")), Some(stored));
         assert!(matches!(full, PushResult::Full(Some(_))));
         queue.close();
         assert!(matches!(push(&queue), PushResult::Closed(None)));

@@ -234,12 +234,12 @@ fn a_writer_that_ends_early_leaves_no_waiter_behind() {
     let config = EventsConfig::default();
     let writer = EventWriter::new(&config, Clock::start(), &shared, &queue, NEVER, alive);
     let (stored, receiver) = oneshot::channel();
-    queue.push(sample_event("waits"), Some(stored));
-    queue.push(sample_event("does not"), None);
+    queue.push(EventContent::Event(sample_event("waits")), Some(stored));
+    queue.push(EventContent::Event(sample_event("does not")), None);
     // As by a panic: it has not run.
     drop(writer);
     assert_eq!(receiver.blocking_recv(), Ok(StoreResult::Lost));
     assert_eq!(shared.dropped_closed.load(Ordering::Relaxed), 2);
-    let late = queue.push(sample_event("late"), None);
+    let late = queue.push(EventContent::Event(sample_event("late")), None);
     assert!(matches!(late, PushResult::Closed(None)));
 }

@@ -123,6 +123,20 @@ fn a_body_is_an_object_with_an_input() {
 }
 
 #[test]
+fn a_search_is_plain_text_or_a_json_string() {
+    for (body, expected) in [
+        ("SDXL", "sdxl"),
+        (" sdxl\n", "sdxl"),
+        (r#""SDXL ""#, "sdxl"),
+        (r#""sdxl"#, r#""sdxl"#),
+        ("7", "7"),
+        ("", ""),
+    ] {
+        assert_eq!(search_words(body), expected, "{body}");
+    }
+}
+
+#[test]
 fn a_wait_is_a_number_within_its_bounds() {
     for (value, expected) in [
         ("wait", Some(60)),
