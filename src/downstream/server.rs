@@ -2,13 +2,11 @@
 //!
 //! Not the connection's timers (`serve.rs`) and not the steps of a request.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::Refusal;
 use infergate_core::api::Operation;
-use infergate_core::api::replicate::ReplicateRoute;
 use tokio::time::timeout;
 
 use super::session::{RequestReadError, Session};
@@ -46,7 +44,8 @@ impl DownstreamServer {
         let (operation, path_model) = match requested {
             RequestedOperation::Call(operation, model) => (operation, model),
             RequestedOperation::Replicate(route) => {
-                return self.boxed_replicate(session, ctx, head, *route).await;
+                // Boxed: inference requests have no room for it.
+                return Box::pin(self.answer_replicate(session, ctx, head, *route)).await;
             }
             other => {
                 return self
@@ -69,18 +68,6 @@ impl DownstreamServer {
         let ended = Box::into_pin(inference).await;
         pipeline::settle_account(shared, ctx, &account, &ended);
         ended
-    }
-
-    /// Answers a request of the durable path. Boxed, and made outside of the caller's state: inference requests
-    /// have no room for it.
-    fn boxed_replicate<'a>(
-        &'a self,
-        session: &'a mut Session,
-        ctx: &'a mut RequestContext,
-        head: AuthenticatedRequest,
-        route: ReplicateRoute,
-    ) -> Pin<Box<dyn Future<Output = Result<(), RequestError>> + Send + 'a>> {
-        Box::pin(self.answer_replicate(session, ctx, head, route))
     }
 
     /// Receives the body and runs the pipeline.

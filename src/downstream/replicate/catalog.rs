@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use infergate_core::Refusal;
 use infergate_core::api::replicate::{self, ModelPath, ModelView, ReplicateRoute, VersionName};
-use infergate_core::model::{Access, AccountSpec, Catalog};
+use infergate_core::model::{Access, AccountSpec, Catalog, Task};
 use serde_json::Value;
 
 use super::Answer;
@@ -95,7 +95,11 @@ fn view<'a>(shared: &Shared, model: &'a CatalogModel, host: &str) -> ModelView<'
         created_at: created,
         versions: model.versions.iter().map(|id| id.to_string()).collect(),
         input_schema: schema(task.input_schema()),
-        output_schema: schema(task.output_schema()),
+        // Their results are lists of texts, whatever the model's response is.
+        output_schema: match model.runtime.spec.task {
+            Task::TextGeneration | Task::ImageTextToText => Some(replicate::text_output_schema()),
+            _ => schema(task.output_schema()),
+        },
         url: format!("{host}/v1/models/{path}"),
     }
 }

@@ -16,6 +16,6 @@ pub use preference::{WAIT_MAX_SECS, wait_preference};
 pub use request::{CreateRequest, VersionName, model_path, read_create, search_words};
 pub use response::{
     ModelView, PageView, PredictionUrls, PredictionView, account, hardware, model, models,
-    versions, webhook_secret,
+    text_output_schema, versions, webhook_secret,
 };
 pub use routes::{JobCollection, ModelPath, ReplicateRoute};
