@@ -3,9 +3,8 @@
 //! Decides nothing: whose turn it is, the admission queue knows.
 
 use infergate_core::admission::PermitClass;
+use prometheus::core::Collector;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntGauge, IntGaugeVec, Opts, Registry};
-
-use super::model_metrics::{QUEUE_WAIT_BUCKETS, register, seconds};
 
 /// Metrics of one model by class, in the order of [`PermitClass::ALL`].
 pub(super) struct ClassMetrics {
@@ -14,21 +13,27 @@ pub(super) struct ClassMetrics {
 }
 
 impl ClassMetrics {
-    pub(super) fn new(registry: &Registry) -> ClassMetrics {
+    pub(super) fn new(registry: &Registry, wait_buckets: &[f64]) -> ClassMetrics {
         let used = Opts::new(
             "infergate_permits_used_by_class",
             "permits in use, by the class of the requests that hold them",
         );
         let used = IntGaugeVec::new(used, &["class"])
             .expect("the name and labels are well-formed constants");
-        let used = register(registry, used);
         let wait = HistogramOpts::new(
             "infergate_class_wait_seconds",
             "waiting for a permit, of requests that waited, by their class",
         );
-        let wait = HistogramVec::new(wait.buckets(QUEUE_WAIT_BUCKETS.to_vec()), &["class"])
+        let wait = HistogramVec::new(wait.buckets(wait_buckets.to_vec()), &["class"])
             .expect("the name is well-formed and the buckets ascend");
-        let wait = register(registry, wait);
+        for family in [
+            Box::new(used.clone()) as Box<dyn Collector>,
+            Box::new(wait.clone()),
+        ] {
+            registry
+                .register(family)
+                .expect("each name is registered once, in a registry made for it");
+        }
         ClassMetrics {
             used: PermitClass::ALL.map(|class| used.with_label_values(&[class.name()])),
             wait: PermitClass::ALL.map(|class| wait.with_label_values(&[class.name()])),
@@ -38,7 +43,7 @@ impl ClassMetrics {
     /// Counts a finished wait.
     pub(super) fn observe_wait(&self, class: PermitClass, waited_us: u64) {
         // `PermitClass::ALL` is in the order of the enum, a test holds it to that.
-        self.wait[class as usize].observe(seconds(waited_us));
+        self.wait[class as usize].observe(waited_us as f64 / 1e6);
     }
 
     /// Sets the permits in use, of which durable requests hold `durable`.

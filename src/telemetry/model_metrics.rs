@@ -32,7 +32,7 @@ const DURATION_BUCKETS: &[f64] = &[
 
 /// Waiting for a permit: the first bucket is "did not wait", the last those who waited for most of
 /// a usual deadline.
-pub(super) const QUEUE_WAIT_BUCKETS: &[f64] = &[
+const QUEUE_WAIT_BUCKETS: &[f64] = &[
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
 
@@ -188,7 +188,7 @@ impl ModelMetrics {
             durations: DurationMetrics::new(&registry),
             usage: UsageMetrics::new(&registry),
             admissions: AdmissionMetrics::new(&registry),
-            classes: ClassMetrics::new(&registry),
+            classes: ClassMetrics::new(&registry, QUEUE_WAIT_BUCKETS),
             attempts: AttemptResult::ALL.map(|result| attempts.with_label_values(&[result.name()])),
             forwards: ForwardResult::ALL.map(|result| forwards.with_label_values(&[result.name()])),
             fallbacks: FallbackReason::ALL
@@ -432,11 +432,11 @@ impl ModelGauges {
     }
 }
 
-pub(super) fn seconds(micros: u64) -> f64 {
+fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
 
-pub(super) fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> C {
+fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> C {
     registry
         .register(Box::new(collector.clone()))
         .expect("each name is registered once, in a registry made for it");
