@@ -240,6 +240,7 @@ fn step_lines(step: &Value) -> Vec<String> {
     let (what, details) = match step["step"].as_str().unwrap_or_default() {
         "routing" => (routing(step), Vec::new()),
         "admission" => (admission(step), endpoint_lines(step)),
+        "permit" => (permit(step), Vec::new()),
         "attempt" => (attempt(step), retry_lines(&step["retry"])),
         "peer_selection" => (peer_selection(step), node_lines(step)),
         "forward" => (forward(step), retry_lines(&step["retry"])),
@@ -308,6 +309,16 @@ fn admission(step: &Value) -> String {
         ),
         _ => format!("full ({}){}", word(&step["cause"]), retry_after(step)),
     }
+}
+
+/// Permit that the request came with.
+fn permit(step: &Value) -> String {
+    let waited = &step["waited_before_ms"];
+    let before = match waited.as_f64().is_some_and(|waited| waited > 0.0) {
+        true => format!("waited for before, {} ms: granted", ms(waited)),
+        false => "free before the request began: granted".to_owned(),
+    };
+    format!("{before}{}", turn(step))
 }
 
 /// Class that was served, and why; empty without a permit.

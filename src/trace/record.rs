@@ -28,7 +28,7 @@ use crate::plugin::RoutingMode;
 use crate::telemetry::event::PluginUse;
 use crate::telemetry::{AttemptResult, Clock, RequestOutcome, TokenUsage};
 use crate::upstream::{
-    AdmissionSnapshot, ConnectTimings, GateEntry, ModelRuntime, RankingResult, Target,
+    AdmissionSnapshot, ConnectTimings, GateEntry, ModelRuntime, Permit, RankingResult, Target,
 };
 
 /// Steps of one trace: more than a request takes that uses all fallbacks and all attempts. Further ones are
@@ -81,6 +81,7 @@ pub struct DeadlineInputs {
 pub enum TraceStep {
     Routing(RoutingStep),
     Admission(AdmissionStep),
+    Permit(PermitStep),
     Attempt(AttemptStep),
     Fallback(FallbackStep),
     PeerSelection(Box<PeerSelectionStep>),
@@ -104,6 +105,16 @@ pub struct FallbackStep {
     pub to: ModelId,
     /// Reason to leave the former model.
     pub cause: &'static str,
+}
+
+/// A permit was granted before the request began, as runs of jobs have it.
+#[derive(Clone, Copy, Debug)]
+pub struct PermitStep {
+    pub at_us: u64,
+    /// Class that was served, and why.
+    pub turn: ClassTurn,
+    /// Wait for it; 0 where it was free at once.
+    pub waited_us: u32,
 }
 
 /// A permit was asked for.
@@ -369,6 +380,17 @@ impl TraceBuilder {
         });
     }
 
+    /// Records a permit that the request came with.
+    pub fn record_permit(&mut self, at_us: u64, permit: &Permit) {
+        self.push_step(|| {
+            TraceStep::Permit(PermitStep {
+                at_us,
+                turn: permit.turn,
+                waited_us: permit.waited_us,
+            })
+        });
+    }
+
     /// Records the end of a wait for a permit.
     pub fn end_wait(&mut self, at_us: u64, end: WaitEnd) {
         self.times.end_wait(at_us);
@@ -520,6 +542,7 @@ impl RequestTrace {
     pub(super) fn is_plain(&self) -> bool {
         let goes_on = |step: &TraceStep| match step {
             TraceStep::Routing(_) => true,
+            TraceStep::Permit(permit) => permit.waited_us == 0,
             TraceStep::Admission(admission) => {
                 matches!(admission.result, AdmissionStepResult::Leased)
             }

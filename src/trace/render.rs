@@ -118,6 +118,13 @@ impl RequestTrace {
         match step {
             TraceStep::Routing(routing) => self.routing_json(routing),
             TraceStep::Admission(admission) => self.admission_json(admission),
+            TraceStep::Permit(permit) => json!({
+                "step": "permit",
+                "at_ms": self.offset_ms(permit.at_us),
+                "class": permit.turn.class.name(),
+                "turn": permit.turn.choice.name(),
+                "waited_before_ms": ms(permit.waited_us.into()),
+            }),
             TraceStep::Attempt(tried) => self.attempt_json(tried),
             TraceStep::Fallback(fallback) => json!({
                 "step": "fallback",

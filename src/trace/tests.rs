@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::record::*;
 use super::{NodeInfo, TraceStore};
 use crate::telemetry::{AttemptResult, Clock, RequestOutcome, TokenUsage};
-use crate::upstream::{AdmissionGate, Target};
+use crate::upstream::{AdmissionGate, GateEntry, Target};
 
 const RULE: DeadlineRule = DeadlineRule {
     model_floor_secs: 30,
@@ -341,6 +341,25 @@ fn a_wait_that_a_permit_ended_says_which_class_was_served_and_why() {
         assert_eq!(step["ended"], ended);
         assert_eq!(["class", "turn"].map(|name| step[name].clone()), shown);
     }
+}
+
+#[test]
+fn a_permit_from_before_the_request_says_which_class_was_served_and_how_long_it_took() {
+    let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
+    let (_, Ok(GateEntry::Leased(mut permit))) = gate.request_permit(ask()) else {
+        panic!("a permit is free");
+    };
+    permit.waited_us = 1500;
+    let mut draft = started();
+    draft.record_permit(1_002_000, &permit);
+    let expected = json!({
+        "step": "permit",
+        "at_ms": 2.0,
+        "class": "live",
+        "turn": "only-waiting",
+        "waited_before_ms": 1.5,
+    });
+    assert_eq!(render(&mut draft)["steps"][0], expected);
 }
 
 #[test]

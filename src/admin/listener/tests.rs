@@ -445,6 +445,7 @@ async fn a_trace_is_found_by_its_exact_id_and_other_ids_get_a_hint() {
         "0123456789ABCDEF0123456789ABCDEF",
         "0123456789abcdef0123456789abcdef/",
         "0123456789abcdef0123456789abcdef0",
+        "in3z5zhqo56ovltcdr3tsnxw60",
         "%30123456789abcdef0123456789abcdef",
         "explain/0123456789abcdef0123456789abcdef",
     ] {

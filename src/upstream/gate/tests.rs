@@ -68,6 +68,7 @@ async fn a_permit_says_which_class_was_served_and_why() {
         choice: ClassChoice::OnlyWaiting,
     };
     assert_eq!(permit.turn, expected);
+    assert!(permit.waited_us > 0);
     let (state, _) = gate.state();
     assert_eq!((state.last_turn, state.durable_used), (Some(expected), 1));
 }
