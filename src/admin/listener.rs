@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use infergate_core::job::JobId;
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
@@ -56,7 +57,7 @@ const TRACES_LISTED_MAX: usize = 100;
 /// Hex digits of a request id.
 const REQUEST_ID_DIGITS: usize = 32;
 
-const NOT_AN_ID: &str = "a request id is 32 hex digits in lower case: the `x-request-id` of the answer, `request_id` in the event file; `GET /explain` lists the last ones";
+const NOT_AN_ID: &str = "a request id is 32 hex digits in lower case, or the id of a job: the `x-request-id` of the answer, `request_id` in the event file; `GET /explain` lists the last ones";
 
 const NO_TRACE: &str = "no trace of this request here: it may still be under way, have come without a key that is known, be overwritten by later ones, be one of many that nothing happened to, or have been served by another node; `GET /explain` lists the last ones, and the event file has a line of every request";
 
@@ -147,7 +148,9 @@ impl Admin {
     /// The rest of the path after `/explain/` is compared and nothing else.
     async fn explain(&self, request_id: &str) -> AdminResponse {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        if request_id.len() != REQUEST_ID_DIGITS || !request_id.bytes().all(is_digit) {
+        let is_request = request_id.len() == REQUEST_ID_DIGITS && request_id.bytes().all(is_digit);
+        // The run of a job has the job's id.
+        if !is_request && request_id.parse::<JobId>().is_err() {
             return AdminResponse::error(404, NOT_AN_ID);
         }
         match self.insight.trace(request_id).await {

@@ -20,6 +20,6 @@ pub use insight::Insight;
 pub use listener::Admin;
 pub use reload::{ReloadProblem, ReloadReport, ReloadRequest, reload_channel};
 pub use state::{
-    ConfigState, EndpointState, LastError, ModelState, NodeState, PermitState, QueueState,
-    ReloadError, RemoteNodeState, State,
+    ClassState, ClassesState, ConfigState, EndpointState, LastError, ModelState, NodeState,
+    PermitState, QueueState, ReloadError, RemoteNodeState, State, TurnState,
 };

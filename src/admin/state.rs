@@ -102,6 +102,8 @@ pub struct ModelState {
     pub id: String,
     /// Its queue.
     pub queue: QueueState,
+    /// Its permits and waiting requests by class.
+    pub classes: ClassesState,
     /// Its endpoints, those that drain after leaving the configuration included.
     pub endpoints: Vec<EndpointState>,
 }
@@ -119,6 +121,37 @@ pub struct QueueState {
     pub expected_wait_ms: u64,
     /// Waiting requests by account, those with any.
     pub accounts: BTreeMap<String, u64>,
+}
+
+/// Classes that share the permits of one model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ClassesState {
+    /// Requests whose clients wait for the response.
+    pub live: ClassState,
+    /// Runs of durable jobs.
+    pub durable: ClassState,
+    /// The latest permit; null before the first.
+    pub last_turn: Option<TurnState>,
+}
+
+/// One class at one model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ClassState {
+    /// Permits in use.
+    pub used: u32,
+    /// Permits that it may hold at once, of those at usable endpoints.
+    pub max: u32,
+    /// Requests waiting.
+    pub waiting: u64,
+}
+
+/// Class that got a permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TurnState {
+    /// `live` or `durable`.
+    pub class: &'static str,
+    /// `only-waiting`, `less-service`, `starvation-bound` or `cap-reached`.
+    pub reason: &'static str,
 }
 
 /// State of an endpoint.

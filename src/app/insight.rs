@@ -6,13 +6,15 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use infergate_core::Millis;
+use infergate_core::admission::AdmissionState;
 use infergate_core::routing::cluster::NodeView;
 use infergate_core::routing::hops::VISITED_MAX;
 use serde_json::{Map, Value, json};
 
 use crate::admin::{
-    CaptureError, CaptureReport, ConfigState, EndpointState, Insight, LastError, ModelState,
-    NodeState, PermitState, QueueState, ReloadError, RemoteNodeState, State,
+    CaptureError, CaptureReport, ClassState, ClassesState, ConfigState, EndpointState, Insight,
+    LastError, ModelState, NodeState, PermitState, QueueState, ReloadError, RemoteNodeState, State,
+    TurnState,
 };
 use crate::app::capture::CaptureRecorder;
 use crate::app::cluster;
@@ -140,6 +142,7 @@ impl NodeInsight {
                     .map(|(account, depth)| (account.as_str().to_owned(), *depth as u64))
                     .collect(),
             },
+            classes: classes_state(&state),
             endpoints: state
                 .endpoints
                 .iter()
@@ -347,11 +350,35 @@ fn incompatible_node(IncompatibleNode { node, protocol }: IncompatibleNode) -> R
     }
 }
 
+/// Permits and waiting requests by class: live ones have what durable ones have not.
+fn classes_state(state: &AdmissionState) -> ClassesState {
+    let used: u32 = state.endpoints.iter().map(|endpoint| endpoint.used).sum();
+    let usable = state.endpoints.iter();
+    let usable = usable.filter(|endpoint| endpoint.usable && !endpoint.draining);
+    ClassesState {
+        live: ClassState {
+            used: used.saturating_sub(state.durable_used),
+            max: usable.map(|endpoint| endpoint.limit).sum(),
+            waiting: state.depth.saturating_sub(state.durable_waiting) as u64,
+        },
+        durable: ClassState {
+            used: state.durable_used,
+            max: state.durable_max,
+            waiting: state.durable_waiting as u64,
+        },
+        last_turn: state.last_turn.map(|turn| TurnState {
+            class: turn.class.name(),
+            reason: turn.choice.name(),
+        }),
+    }
+}
+
 fn levels_of(model: &ModelRuntime) -> ModelLevels {
     let gauges = model.gate.gauges();
     ModelLevels {
         model: model.spec.id.clone(),
         permits_used: gauges.used,
+        durable_permits_used: gauges.durable_used,
         permits_limit: gauges.limit,
         queue_depth: u32::try_from(gauges.depth).unwrap_or(u32::MAX),
         endpoints: Vec::new(),

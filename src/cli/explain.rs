@@ -240,6 +240,7 @@ fn step_lines(step: &Value) -> Vec<String> {
     let (what, details) = match step["step"].as_str().unwrap_or_default() {
         "routing" => (routing(step), Vec::new()),
         "admission" => (admission(step), endpoint_lines(step)),
+        "permit" => (permit(step), Vec::new()),
         "attempt" => (attempt(step), retry_lines(&step["retry"])),
         "peer_selection" => (peer_selection(step), node_lines(step)),
         "forward" => (forward(step), retry_lines(&step["retry"])),
@@ -300,13 +301,38 @@ fn admission(step: &Value) -> String {
     match step["result"].as_str().unwrap_or_default() {
         "leased" => "a permit was free".to_owned(),
         "queued" => format!(
-            "queued at position {}, {} ms expected: {}",
+            "queued at position {}, {} ms expected: {}{}",
             word(&step["position"]),
             word(&step["expected_wait_ms"]),
-            word(&step["ended"])
+            word(&step["ended"]),
+            turn(step)
         ),
         _ => format!("full ({}){}", word(&step["cause"]), retry_after(step)),
     }
+}
+
+/// Permit that the request came with.
+fn permit(step: &Value) -> String {
+    let waited = &step["waited_before_ms"];
+    let before = match waited.as_f64().is_some_and(|waited| waited > 0.0) {
+        true => format!("waited for before, {} ms: granted", ms(waited)),
+        false => "free before the request began: granted".to_owned(),
+    };
+    format!("{before}{}", turn(step))
+}
+
+/// Class that was served, and why; empty without a permit.
+fn turn(step: &Value) -> String {
+    let why = match step["turn"].as_str() {
+        None => return String::new(),
+        Some("only-waiting") => "no other class waited",
+        Some("less-service") => "both classes waited, and it had been served less",
+        Some("starvation-bound") => "the other class had its bound while it waited",
+        Some("cap-reached") => "durable requests held as many permits as they may",
+        // A gateway that is newer than this command.
+        Some(_) => "for another reason",
+    };
+    format!(" as {} ({why})", word(&step["class"]))
 }
 
 fn retry_after(step: &Value) -> String {
@@ -488,6 +514,7 @@ mod tests {
             "steps": [
                 { "step": "admission", "at_ms": 0.21, "result": "queued", "position": 1,
                   "expected_wait_ms": 120, "waited_ms": 97.4, "ended": "granted", "waiting": 1,
+                  "class": "live", "turn": "less-service",
                   "permits": { "used": 8, "limit": 8 }, "endpoints": 2, "usable_endpoints": 1,
                   "candidates": [
                     { "endpoint": "http://10.0.0.7:1", "health": "healthy",
@@ -510,7 +537,7 @@ mod tests {
             "account acme, model m, requested as n\\nforged line, openai API",
             "completed, HTTP 200 after 181.00 ms, of which 97.4 ms in the queue, first byte at 180.20 ms",
             "12.5 neurons; 20.0 of the day's 1000 reserved for it: settled",
-            "      0.21      97.40  admission queued at position 1, 120 ms expected: granted",
+            "      0.21      97.40  admission queued at position 1, 120 ms expected: granted as live (both classes waited, and it had been served less)",
             "8 of 8 permits of the model in use, 1 queued, 1 of 2 endpoints usable",
             "http://10.0.0.7:1: no permit free; 4 of 4 permits in use",
             "http://10.0.0.8:1: ejected, has failed this request; 0 of 4 permits in use",

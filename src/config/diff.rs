@@ -11,14 +11,23 @@ use super::Config;
 use super::problem::path_of_key;
 
 /// Keys that are read once, at start.
-pub(super) const NEEDS_RESTART: &[&str] = &["listen", "cluster", "threads", "state_dir"];
+pub(super) const NEEDS_RESTART: &[&str] = &["listen", "cluster", "threads", "state_dir", "jobs"];
 
 /// Keys that are read once where other nodes know this one: by its certificate and by what it
 /// published under this name.
 const NEEDS_RESTART_IN_FLEET: &[&str] = &["node.id", "node.site"];
 
 /// Keys below those that are followed.
-const LIVE: &[&str] = &["listen.peers.tls", "cluster.node_names", "cluster.crl"];
+const LIVE: &[&str] = &[
+    "listen.peers.tls",
+    "cluster.node_names",
+    "cluster.crl",
+    "jobs.embedded",
+    "jobs.keep_secs",
+    "jobs.retention_secs",
+    "jobs.worker.concurrency_max",
+    "jobs.worker.drain_timeout_secs",
+];
 
 /// Paths of the keys that differ between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

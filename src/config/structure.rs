@@ -56,7 +56,9 @@ fn report(error: &ValidationError<'_>, here: &Cursor<'_>, problems: &mut Problem
             problems.add(Problem::new(path, here.place, message));
             return;
         }
-        ValidationErrorKind::Type { .. } => wrong_type(here, schema),
+        ValidationErrorKind::Type { .. } | ValidationErrorKind::AnyOf { .. } => {
+            wrong_type(here, schema)
+        }
         ValidationErrorKind::Enum { .. } | ValidationErrorKind::OneOfNotValid { .. } => {
             wrong_word(here, schema)
         }
@@ -106,8 +108,12 @@ fn unknown_key(key: &str, schema: &Value) -> String {
     if key.len() >= DISTINCTIVE_BYTES_MIN {
         places_of(key, &SCHEMA, "", &mut elsewhere);
     }
-    if let [only] = &elsewhere[..] {
-        return format!("unknown key `{key}` here: it belongs at `{only}`");
+    match &elsewhere[..] {
+        [only] => return format!("unknown key `{key}` here: it belongs at `{only}`"),
+        [one, other] => {
+            return format!("unknown key `{key}` here: it belongs at `{one}` or `{other}`");
+        }
+        _ => {}
     }
     format!(
         "unknown key `{key}`: the keys here are {}",
@@ -158,7 +164,7 @@ fn expected(schema: &Value) -> String {
         return format!("one of {}", words.join(", "));
     }
     match schema["type"].as_str() {
-        Some("integer") => match (schema["minimum"].as_u64(), schema["maximum"].as_u64()) {
+        Some("integer") => match (schema["minimum"].as_i64(), schema["maximum"].as_u64()) {
             (Some(min), Some(max)) if max < u64::from(u32::MAX) => {
                 format!("a whole number from {min} to {max}")
             }
@@ -174,8 +180,22 @@ fn expected(schema: &Value) -> String {
         Some("array") => "a list".to_owned(),
         Some("object") => "a mapping with keys below it".to_owned(),
         None if schema["type"].is_array() => "a name or a whole number".to_owned(),
+        None if schema["anyOf"].is_array() => one_of_forms(schema),
         _ => "another kind of value".to_owned(),
     }
+}
+
+/// Describes in words the forms that a value may have.
+fn one_of_forms(schema: &Value) -> String {
+    let forms = schema["anyOf"].as_array().into_iter().flatten();
+    let forms = forms.map(|form| match form["properties"].as_object() {
+        Some(keys) => {
+            let keys: Vec<&str> = keys.keys().map(String::as_str).collect();
+            format!("a mapping of {}", keys.join(", "))
+        }
+        None => expected(form),
+    });
+    forms.collect::<Vec<String>>().join(" or ")
 }
 
 fn wrong_type(here: &Cursor<'_>, schema: &Value) -> String {

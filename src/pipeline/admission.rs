@@ -83,15 +83,19 @@ pub async fn admit(
     ctx.record_queue_length(waiter.waiting_before);
     let place = QueuedRequest::new(shared, ctx, model, &waiter);
     let grant = place.wait(downstream, ctx, waiter, heartbeat).await;
-    ctx.trace
-        .end_wait(shared.clock.recent_micros(), wait_end(&grant));
+    let end_us = shared.clock.recent_micros();
+    let waited_us = end_us.saturating_sub(now_us);
+    model.metrics.record_class_wait(request.class, waited_us);
+    ctx.trace.end_wait(end_us, wait_end(&grant));
     grant
 }
 
 fn wait_end(grant: &Result<GrantedUpstream, RequestError>) -> WaitEnd {
     match grant {
-        Ok(granted) if granted.local().is_some() => WaitEnd::Granted,
-        Ok(_) => WaitEnd::Forwarded,
+        Ok(granted) => match granted.local() {
+            Some(permit) => WaitEnd::Granted(permit.turn),
+            None => WaitEnd::Forwarded,
+        },
         Err(RequestError::Refused(refusal)) => WaitEnd::Refused(refusal.cause()),
         Err(RequestError::Aborted) => WaitEnd::Aborted,
     }

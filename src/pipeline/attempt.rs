@@ -141,7 +141,7 @@ impl<'a> Attempts<'a> {
             // 9. A permit here, or a node that has one.
             let grant = match granted.take() {
                 Some(permit) => {
-                    ctx.record_grant(now_us);
+                    self.record_granted(ctx, &permit, now_us);
                     Ok(Upstream::Local(permit))
                 }
                 None => admit(shared, downstream, ctx, model, wanted, &mut beat, now_us).await,
@@ -182,6 +182,18 @@ impl<'a> Attempts<'a> {
             let unproven = self.decide_retry(ctx, failed, wanted, fallback.state())?;
             wanted.avoid.extend(unproven);
             wanted.is_retry = true;
+        }
+    }
+
+    /// Records a permit that was granted before the request began.
+    fn record_granted(&self, ctx: &mut RequestContext, permit: &Permit, now_us: u64) {
+        ctx.record_grant(now_us);
+        ctx.trace.record_permit(now_us, permit);
+        if permit.waited_us > 0 {
+            let class = permit.turn.class;
+            self.model
+                .metrics
+                .record_class_wait(class, permit.waited_us.into());
         }
     }
 

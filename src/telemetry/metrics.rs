@@ -226,6 +226,8 @@ pub struct ModelLevels {
     pub model: ModelId,
     /// Permits in use.
     pub permits_used: u32,
+    /// Those of them that durable requests hold.
+    pub durable_permits_used: u32,
     /// Permits there are.
     pub permits_limit: u32,
     /// Requests waiting.

@@ -5,6 +5,7 @@
 //! and request ids stand in events only, never on metric labels.
 
 mod admission_metrics;
+mod class_metrics;
 pub mod clock;
 mod cluster_metrics;
 pub mod event;

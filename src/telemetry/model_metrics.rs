@@ -5,6 +5,7 @@
 //! reasons of this program, endpoints of the configuration. Names and meanings are in
 //! `docs/metrics.md`.
 
+use infergate_core::admission::PermitClass;
 use infergate_core::routing::{FallbackReason, Health};
 use std::collections::HashMap;
 
@@ -18,6 +19,7 @@ use prometheus::{
 };
 
 use super::admission_metrics::{AdmissionMetrics, AdmissionResult};
+use super::class_metrics::ClassMetrics;
 use super::event::{InferenceEvent, RequestOutcome};
 use super::metrics::{AttemptResult, EndpointChange, ForwardResult, ModelLevels};
 use super::permit_window::{PermitSample, PermitWindow, WindowSummary};
@@ -52,6 +54,7 @@ pub struct ModelMetrics {
     durations: DurationMetrics,
     usage: UsageMetrics,
     admissions: AdmissionMetrics,
+    classes: ClassMetrics,
     attempts: [IntCounter; AttemptResult::ALL.len()],
     forwards: [IntCounter; ForwardResult::ALL.len()],
     /// By [`FallbackReason`].
@@ -185,6 +188,7 @@ impl ModelMetrics {
             durations: DurationMetrics::new(&registry),
             usage: UsageMetrics::new(&registry),
             admissions: AdmissionMetrics::new(&registry),
+            classes: ClassMetrics::new(&registry, QUEUE_WAIT_BUCKETS),
             attempts: AttemptResult::ALL.map(|result| attempts.with_label_values(&[result.name()])),
             forwards: ForwardResult::ALL.map(|result| forwards.with_label_values(&[result.name()])),
             fallbacks: FallbackReason::ALL
@@ -216,6 +220,11 @@ impl ModelMetrics {
     /// Counts the admission result of a request, or of a retry.
     pub fn record_admission(&self, admission: AdmissionResult<'_>) {
         self.admissions.count(admission);
+    }
+
+    /// Counts a finished wait for a permit of a class.
+    pub fn record_class_wait(&self, class: PermitClass, waited_us: u64) {
+        self.classes.observe_wait(class, waited_us);
     }
 
     /// Counts the health of the endpoint given to a request, or to a retry.
@@ -271,6 +280,8 @@ impl ModelMetrics {
     /// Sets the gauges; the caller keeps two scrapes from doing so at once.
     pub(super) fn set(&self, levels: &ModelLevels) {
         self.gauges.set(levels, self.window());
+        self.classes
+            .set(levels.permits_used, levels.durable_permits_used);
     }
 
     pub(super) fn gather(&self) -> Vec<MetricFamily> {

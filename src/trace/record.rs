@@ -12,6 +12,7 @@
 
 use std::sync::Arc;
 
+use infergate_core::admission::ClassTurn;
 use infergate_core::api::ApiDialect;
 use infergate_core::deadline::DeadlineRule;
 use infergate_core::routing::connection_reuse::may_resend;
@@ -27,7 +28,7 @@ use crate::plugin::RoutingMode;
 use crate::telemetry::event::PluginUse;
 use crate::telemetry::{AttemptResult, Clock, RequestOutcome, TokenUsage};
 use crate::upstream::{
-    AdmissionSnapshot, ConnectTimings, GateEntry, ModelRuntime, RankingResult, Target,
+    AdmissionSnapshot, ConnectTimings, GateEntry, ModelRuntime, Permit, RankingResult, Target,
 };
 
 /// Steps of one trace: more than a request takes that uses all fallbacks and all attempts. Further ones are
@@ -80,6 +81,7 @@ pub struct DeadlineInputs {
 pub enum TraceStep {
     Routing(RoutingStep),
     Admission(AdmissionStep),
+    Permit(PermitStep),
     Attempt(AttemptStep),
     Fallback(FallbackStep),
     PeerSelection(Box<PeerSelectionStep>),
@@ -105,6 +107,16 @@ pub struct FallbackStep {
     pub cause: &'static str,
 }
 
+/// A permit was granted before the request began, as runs of jobs have it.
+#[derive(Clone, Copy, Debug)]
+pub struct PermitStep {
+    pub at_us: u64,
+    /// Class that was served, and why.
+    pub turn: ClassTurn,
+    /// Wait for it; 0 where it was free at once.
+    pub waited_us: u32,
+}
+
 /// A permit was asked for.
 #[derive(Clone, Debug)]
 pub struct AdmissionStep {
@@ -121,6 +133,8 @@ pub enum AdmissionStepResult {
         expected_wait: Millis,
         /// End of the wait and its result; none when the request ended with it.
         ended: Option<(u64, &'static str)>,
+        /// Class that the permit came from and why, of a wait that ended with one here.
+        turn: Option<ClassTurn>,
     },
     Full {
         cause: &'static str,
@@ -131,8 +145,8 @@ pub enum AdmissionStepResult {
 /// End of a wait for a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitEnd {
-    /// A permit was granted here.
-    Granted,
+    /// A permit was granted here, in this turn.
+    Granted(ClassTurn),
     /// Another node serves the request.
     Forwarded,
     /// The wait was refused for this cause.
@@ -352,6 +366,7 @@ impl TraceBuilder {
                     position: waiter.position,
                     expected_wait: waiter.expected_wait,
                     ended: None,
+                    turn: None,
                 },
                 Err(refusal) => AdmissionStepResult::Full {
                     cause: refusal.cause(),
@@ -365,17 +380,32 @@ impl TraceBuilder {
         });
     }
 
+    /// Records a permit that the request came with.
+    pub fn record_permit(&mut self, at_us: u64, permit: &Permit) {
+        self.push_step(|| {
+            TraceStep::Permit(PermitStep {
+                at_us,
+                turn: permit.turn,
+                waited_us: permit.waited_us,
+            })
+        });
+    }
+
     /// Records the end of a wait for a permit.
     pub fn end_wait(&mut self, at_us: u64, end: WaitEnd) {
         self.times.end_wait(at_us);
-        if end == WaitEnd::Granted {
+        let turn = match end {
+            WaitEnd::Granted(turn) => Some(turn),
+            WaitEnd::Forwarded | WaitEnd::Refused(_) | WaitEnd::Aborted => None,
+        };
+        if turn.is_some() {
             self.times.record_grant(at_us);
         }
         let Some(trace) = &mut self.recorded else {
             return;
         };
         let how = match end {
-            WaitEnd::Granted => "granted",
+            WaitEnd::Granted(_) => "granted",
             WaitEnd::Forwarded => "forwarded",
             WaitEnd::Refused(cause) => cause,
             WaitEnd::Aborted => trace.refusal.map_or("cut-off", |refusal| refusal.cause),
@@ -388,9 +418,12 @@ impl TraceBuilder {
         });
         if trace.steps_left_out == 0
             && let Some(admission) = admissions.next()
-            && let AdmissionStepResult::Queued { ended, .. } = &mut admission.result
+            && let AdmissionStepResult::Queued {
+                ended, turn: kept, ..
+            } = &mut admission.result
         {
             *ended = Some((at_us, how));
+            *kept = turn;
         }
     }
 
@@ -509,6 +542,7 @@ impl RequestTrace {
     pub(super) fn is_plain(&self) -> bool {
         let goes_on = |step: &TraceStep| match step {
             TraceStep::Routing(_) => true,
+            TraceStep::Permit(permit) => permit.waited_us == 0,
             TraceStep::Admission(admission) => {
                 matches!(admission.result, AdmissionStepResult::Leased)
             }

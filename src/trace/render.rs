@@ -118,6 +118,13 @@ impl RequestTrace {
         match step {
             TraceStep::Routing(routing) => self.routing_json(routing),
             TraceStep::Admission(admission) => self.admission_json(admission),
+            TraceStep::Permit(permit) => json!({
+                "step": "permit",
+                "at_ms": self.offset_ms(permit.at_us),
+                "class": permit.turn.class.name(),
+                "turn": permit.turn.choice.name(),
+                "waited_before_ms": ms(permit.waited_us.into()),
+            }),
             TraceStep::Attempt(tried) => self.attempt_json(tried),
             TraceStep::Fallback(fallback) => json!({
                 "step": "fallback",
@@ -167,6 +174,7 @@ impl RequestTrace {
                 position,
                 expected_wait,
                 ended,
+                turn,
             } => {
                 put("result", "queued".into());
                 put("position", position.into());
@@ -174,6 +182,8 @@ impl RequestTrace {
                 let waited = ended.map(|(at_us, _)| ms(at_us.saturating_sub(found.at_us)));
                 put("waited_ms", waited.into());
                 put("ended", ended.map_or("cut-off", |(_, how)| how).into());
+                put("class", turn.map(|turn| turn.class.name()).into());
+                put("turn", turn.map(|turn| turn.choice.name()).into());
             }
             AdmissionStepResult::Full { cause, retry_after } => {
                 put("result", "full".into());

@@ -5,6 +5,8 @@
 //! events of the request's span. Names follow the GenAI and HTTP conventions; what has no name there begins
 //! with `infergate.`. No prompt, key or header stands in a span.
 
+use infergate_core::admission::ClassTurn;
+
 use super::cluster::{ForwardStep, ForwardStepEnd};
 use super::identity::SpanIdentity;
 use super::record::{
@@ -51,6 +53,10 @@ impl RequestTrace {
                     let policy = routing.policy.as_deref().unwrap_or("builtin");
                     let policy = KeyValue::text("infergate.routing.policy", policy);
                     events.push(renderer.event("infergate.routing", routing.at_us, vec![policy]));
+                }
+                TraceStep::Permit(permit) => {
+                    let attributes = turn_attributes(permit.turn).into();
+                    events.push(renderer.event("infergate.permit", permit.at_us, attributes));
                 }
                 TraceStep::Fallback(fallback) => {
                     let attributes = vec![
@@ -189,16 +195,22 @@ impl Renderer<'_> {
     /// A wait for a permit.
     fn wait(&self, part: Span, admission: &AdmissionStep) -> Span {
         let AdmissionStepResult::Queued {
-            position, ended, ..
+            position,
+            ended,
+            turn,
+            ..
         } = admission.result
         else {
             return part;
         };
         let (end_us, how) = ended.unwrap_or((self.summary.at_us, "cut-off"));
-        let attributes = vec![
+        let mut attributes = vec![
             KeyValue::number("infergate.queue.position", position as u64),
             KeyValue::text("infergate.queue.ended", how),
         ];
+        if let Some(turn) = turn {
+            attributes.extend(turn_attributes(turn));
+        }
         let times = (admission.snapshot.at_us, end_us);
         let name = "queue".to_owned();
         of_part(self.span(SpanKind::Internal, name, times, attributes), part)
@@ -321,6 +333,14 @@ impl Renderer<'_> {
             }),
         }
     }
+}
+
+/// Class that got a permit, and why.
+fn turn_attributes(turn: ClassTurn) -> [KeyValue; 2] {
+    [
+        KeyValue::text("infergate.queue.class", turn.class.name()),
+        KeyValue::text("infergate.queue.turn", turn.choice.name()),
+    ]
 }
 
 /// The span with the ids of a part.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use infergate_core::admission::{PermitClass, PermitRequest};
+use infergate_core::admission::{ClassChoice, ClassTurn, PermitClass, PermitRequest};
 use infergate_core::api::ApiDialect;
 use infergate_core::deadline::DeadlineRule;
 use infergate_core::model::ModelSpec;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::record::*;
 use super::{NodeInfo, TraceStore};
 use crate::telemetry::{AttemptResult, Clock, RequestOutcome, TokenUsage};
-use crate::upstream::{AdmissionGate, Target};
+use crate::upstream::{AdmissionGate, GateEntry, Target};
 
 const RULE: DeadlineRule = DeadlineRule {
     model_floor_secs: 30,
@@ -315,6 +315,51 @@ fn admission_tells_what_it_found_what_it_said_and_how_the_wait_ended() {
     });
     assert_eq!(full["candidates"], json!([candidate]));
     assert_eq!(full["permits"], json!({ "used": 1, "limit": 1 }));
+}
+
+#[test]
+fn a_wait_that_a_permit_ended_says_which_class_was_served_and_why() {
+    let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
+    let _held = gate.request_permit(ask());
+    let turn = ClassTurn {
+        class: PermitClass::Durable,
+        choice: ClassChoice::StarvationBound,
+    };
+    for (end, ended, shown) in [
+        (
+            WaitEnd::Granted(turn),
+            "granted",
+            [json!("durable"), json!("starvation-bound")],
+        ),
+        (WaitEnd::Forwarded, "forwarded", [Value::Null, Value::Null]),
+    ] {
+        let mut draft = started();
+        let (found, queued) = gate.request_permit(ask());
+        draft.record_admission(found, &queued);
+        draft.end_wait(2_000_000, end);
+        let step = render(&mut draft)["steps"][0].clone();
+        assert_eq!(step["ended"], ended);
+        assert_eq!(["class", "turn"].map(|name| step[name].clone()), shown);
+    }
+}
+
+#[test]
+fn a_permit_from_before_the_request_says_which_class_was_served_and_how_long_it_took() {
+    let gate = AdmissionGate::new(&model(), vec![target()], Clock::start());
+    let (_, Ok(GateEntry::Leased(mut permit))) = gate.request_permit(ask()) else {
+        panic!("a permit is free");
+    };
+    permit.waited_us = 1500;
+    let mut draft = started();
+    draft.record_permit(1_002_000, &permit);
+    let expected = json!({
+        "step": "permit",
+        "at_ms": 2.0,
+        "class": "live",
+        "turn": "only-waiting",
+        "waited_before_ms": 1.5,
+    });
+    assert_eq!(render(&mut draft)["steps"][0], expected);
 }
 
 #[test]

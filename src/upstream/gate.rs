@@ -9,12 +9,13 @@ mod readings;
 mod retry;
 mod snapshot;
 
+use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 use infergate_core::admission::{
-    AdmissionOutcome, AdmissionQueue, EndpointId, GateId, Grant, Handoff, PermitId, PermitRequest,
-    QueueTicket, ServerMembership, WaiterUpdates,
+    AdmissionOutcome, AdmissionQueue, ClassTurn, EndpointId, GateId, Grant, Handoff, PermitId,
+    PermitRequest, QueueTicket, ServerMembership, WaiterUpdates,
 };
 use infergate_core::model::ModelSpec;
 use infergate_core::routing::{
@@ -33,6 +34,9 @@ use crate::telemetry::Clock;
 pub use retry::RetryPlan;
 pub use snapshot::AdmissionSnapshot;
 use snapshot::{EndpointUrls, GateView};
+
+/// Longest wait that a permit tells, microseconds: an hour.
+const WAIT_US_MAX: u64 = 3_600_000_000;
 
 /// Admission of one model, alive as long as the model is configured or a permit is held.
 pub struct AdmissionGate {
@@ -172,6 +176,7 @@ impl AdmissionGate {
                     gate,
                     account,
                     ticket,
+                    joined_us: at_us,
                     grant: receiver,
                     waiting_before: found.gauges.depth - 1,
                     position,
@@ -401,8 +406,12 @@ pub struct Permit {
     pub target: Arc<Target>,
     /// Health of the endpoint at the grant.
     pub health: Health,
-    /// Moment of the release, where that was read already.
-    released_at: Option<Millis>,
+    /// Class that was served with it, and why.
+    pub turn: ClassTurn,
+    /// Wait for it, microseconds, at most an hour; 0 where it was free at once.
+    pub waited_us: u32,
+    /// Moment of the release, milliseconds, where that was read already.
+    released_ms: Option<NonZeroU64>,
 }
 
 impl Permit {
@@ -419,13 +428,15 @@ impl Permit {
             endpoint: grant.endpoint,
             target: given.target,
             health: given.health,
-            released_at: None,
+            turn: grant.turn,
+            waited_us: 0,
+            released_ms: None,
         }
     }
 
     /// Gives the permit back at `now`, which was read just now.
     pub fn release(mut self, now: Millis) {
-        self.released_at = Some(now);
+        self.released_ms = NonZeroU64::new(now.0);
     }
 
     /// Records how the attempt at its endpoint ended at `now`: the observation, the cause of a failure, and
@@ -449,7 +460,10 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let now = self.released_at.unwrap_or_else(|| self.gate.clock.recent());
+        let now = match self.released_ms {
+            Some(ms) => Millis(ms.get()),
+            None => self.gate.clock.recent(),
+        };
         self.gate.release(self.id, now);
     }
 }
@@ -459,6 +473,7 @@ pub struct Waiter {
     gate: Arc<AdmissionGate>,
     account: AccountKey,
     ticket: QueueTicket,
+    joined_us: u64,
     grant: oneshot::Receiver<GrantResult>,
     /// Waiters of all accounts when it joined.
     pub waiting_before: usize,
@@ -475,7 +490,13 @@ impl Waiter {
     /// The turnstile gave up on this waiter: late, evicted, or nowhere to go.
     pub async fn granted(&mut self) -> Result<Permit, Refusal> {
         match (&mut self.grant).await {
-            Ok(Ok((grant, given))) => Ok(Permit::new(&self.gate, grant, given, self.account)),
+            Ok(Ok((grant, given))) => {
+                let now_us = self.gate.clock.recent_micros();
+                let waited_us = now_us.saturating_sub(self.joined_us).clamp(1, WAIT_US_MAX);
+                let mut permit = Permit::new(&self.gate, grant, given, self.account);
+                permit.waited_us = u32::try_from(waited_us).unwrap_or(u32::MAX);
+                Ok(permit)
+            }
             Ok(Err(refusal)) => Err(refusal),
             // The sender lives in the gate until it speaks or this waiter leaves.
             Err(_) => Err(Refusal::Evicted),

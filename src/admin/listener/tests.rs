@@ -43,6 +43,22 @@ impl Insight for Shown {
             expected_wait_ms: 120,
             accounts: BTreeMap::from([("acme".into(), 2)]),
         };
+        let classes = ClassesState {
+            live: ClassState {
+                used: 3,
+                max: 4,
+                waiting: 2,
+            },
+            durable: ClassState {
+                used: 1,
+                max: 2,
+                waiting: 0,
+            },
+            last_turn: Some(TurnState {
+                class: "live",
+                reason: "less-service",
+            }),
+        };
         State {
             node: NodeState {
                 id: "a1".into(),
@@ -60,6 +76,7 @@ impl Insight for Shown {
             models: vec![ModelState {
                 id: "m".into(),
                 queue,
+                classes,
                 endpoints: vec![endpoint],
             }],
             plugins: Vec::new(),
@@ -218,6 +235,9 @@ async fn state_has_the_fields_operators_rely_on() {
     assert_eq!(state["config"]["last_reload_error"], Value::Null);
     let model = &state["models"][0];
     assert_eq!(model["queue"]["accounts"]["acme"], 2);
+    let live = serde_json::json!({ "used": 3, "max": 4, "waiting": 2 });
+    assert_eq!(model["classes"]["live"], live);
+    assert_eq!(model["classes"]["last_turn"]["reason"], "less-service");
     assert_eq!(model["endpoints"][0]["health"], "healthy");
     assert_eq!(
         model["endpoints"][0]["permits"],
@@ -425,6 +445,7 @@ async fn a_trace_is_found_by_its_exact_id_and_other_ids_get_a_hint() {
         "0123456789ABCDEF0123456789ABCDEF",
         "0123456789abcdef0123456789abcdef/",
         "0123456789abcdef0123456789abcdef0",
+        "in3z5zhqo56ovltcdr3tsnxw60",
         "%30123456789abcdef0123456789abcdef",
         "explain/0123456789abcdef0123456789abcdef",
     ] {

@@ -51,7 +51,7 @@ add limits: { requst_body_mib: 4 }
 add limits:⏎  request_body_mb: 4
   line 10: limits.request_body_mb: did you mean `request_body_mib`?
 add drain_timeout_secs: 5
-  line 9: drain_timeout_secs: it belongs at `timeouts.drain_timeout_secs`
+  line 9: drain_timeout_secs: it belongs at `timeouts.drain_timeout_secs` or `jobs.worker.drain_timeout_secs`
 put task: text-generation => algorithm: fair⏎    task: text-generation
   line 6: models[0].algorithm: it belongs at `models[].queue.algorithm`
 put "http://127.0.0.1:9001" => "http://h:1", max_concurrency: 4
@@ -98,6 +98,10 @@ add threads:
   line 9: threads: empty: expected a whole number
 add limits:
   line 9: limits: empty: expected a mapping
+put backend: openai => backend: openai⏎    jobs: { flows: shards }
+  line 8: models[0].jobs.flows: expected one of account, model or a mapping of shards, hand, found "shards"
+put backend: openai => backend: openai⏎    jobs: { predict_timeout_secs: 2592001 }
+  line 8: models[0].jobs.predict_timeout_secs: too large: expected a whole number from -2592000 to 2592000
 add limits: 5
   line 9: limits: expected a mapping with keys below it, found 5
 add timeouts: { connect_ms: 200ms }

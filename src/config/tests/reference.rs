@@ -44,7 +44,7 @@ fn the_schema_describes_and_bounds_every_key_and_keeps_quiet_about_what_is_not_s
         );
         if key["type"] == "integer" {
             assert!(
-                key["maximum"].is_u64() && key["minimum"].is_u64(),
+                key["maximum"].is_u64() && key["minimum"].is_i64(),
                 "{path} is bounded"
             );
         }
@@ -143,7 +143,7 @@ fn kind(key: &Value) -> String {
             .collect::<Vec<_>>()
             .join(", ");
     }
-    let bounds = || match (key["minimum"].as_u64(), key["maximum"].as_u64()) {
+    let bounds = || match (key["minimum"].as_i64(), key["maximum"].as_u64()) {
         (Some(min), Some(max)) if max < u64::from(u32::MAX) => format!(" {min}–{max}"),
         (Some(min), _) if min > 0 => format!(" ≥ {min}"),
         _ => String::new(),
@@ -161,6 +161,10 @@ fn kind(key: &Value) -> String {
         Some("array") if key["items"]["properties"].is_object() => "list of mappings".to_owned(),
         Some("array") => "list of texts".to_owned(),
         None if key["type"].is_array() => "text or number".to_owned(),
+        None if key["anyOf"].is_array() => {
+            let forms = key["anyOf"].as_array().into_iter().flatten();
+            forms.map(kind).collect::<Vec<String>>().join(", ")
+        }
         _ => "mapping".to_owned(),
     }
 }

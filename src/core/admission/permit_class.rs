@@ -23,6 +23,14 @@ impl PermitClass {
             PermitClass::Durable => PermitClass::Live,
         }
     }
+
+    /// Returns the name that operators read.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PermitClass::Live => "live",
+            PermitClass::Durable => "durable",
+        }
+    }
 }
 
 /// Reason for which a class got a permit.
@@ -36,6 +44,18 @@ pub enum ClassChoice {
     StarvationBound,
     /// Durable requests waited too, but held as many permits as they may.
     CapReached,
+}
+
+impl ClassChoice {
+    /// Returns the name that operators read.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ClassChoice::OnlyWaiting => "only-waiting",
+            ClassChoice::LessService => "less-service",
+            ClassChoice::StarvationBound => "starvation-bound",
+            ClassChoice::CapReached => "cap-reached",
+        }
+    }
 }
 
 /// A class that got a permit, and why.

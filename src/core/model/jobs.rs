@@ -130,8 +130,10 @@ pub struct JobSpec {
     /// Jobs of the model are accepted, where the configuration has `jobs`.
     pub enabled: bool,
     /// Seconds from the first start of a prediction to its end; 0 and less mean 1,800.
+    #[schemars(range(min = -2_592_000, max = 2_592_000))]
     pub predict_timeout_secs: i64,
     /// Seconds from the first start of a training to its end; at least those of a prediction.
+    #[schemars(range(min = -2_592_000, max = 2_592_000))]
     pub train_timeout_secs: i64,
     /// Seconds that the setup of a server may take.
     #[schemars(range(min = 1, max = 86_400))]

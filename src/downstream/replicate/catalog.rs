@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use infergate_core::Refusal;
 use infergate_core::api::replicate::{self, ModelPath, ModelView, ReplicateRoute, VersionName};
-use infergate_core::model::{Access, AccountSpec, Catalog};
+use infergate_core::model::{Access, AccountSpec, Catalog, Task};
 use serde_json::Value;
 
 use super::answer::RouteAnswer;
@@ -40,10 +40,11 @@ pub(super) fn show(
             body.ok_or(Refusal::NoSuchModel)?
         }
         ReplicateRoute::Search => {
+            let words = replicate::search_words(search);
             let models = allowed(shared, jobs, account);
             let models = models.iter().filter(|model| {
                 let path = model.path.as_deref().unwrap_or_default();
-                path.to_lowercase().contains(&search.trim().to_lowercase())
+                path.to_lowercase().contains(&words)
             });
             let views: Vec<_> = models.map(|model| view(shared, model, host)).collect();
             replicate::models(&views)
@@ -94,7 +95,11 @@ fn view<'a>(shared: &Shared, model: &'a CatalogModel, host: &str) -> ModelView<'
         created_at: created,
         versions: model.versions.iter().map(|id| id.to_string()).collect(),
         input_schema: schema(task.input_schema()),
-        output_schema: schema(task.output_schema()),
+        // Their results are lists of texts, whatever the model's response is.
+        output_schema: match model.runtime.spec.task {
+            Task::TextGeneration | Task::ImageTextToText => Some(replicate::text_output_schema()),
+            _ => schema(task.output_schema()),
+        },
         url: format!("{host}/v1/models/{path}"),
     }
 }

@@ -5,6 +5,7 @@ use crate::telemetry::event::{
     Comparison, InferenceEvent, RequestOutcome, TokenUsage, sample_event,
 };
 use crate::telemetry::plugin_metrics::{CallResult, PluginHook, PluginLevels};
+use infergate_core::admission::PermitClass;
 use infergate_core::routing::{FallbackReason, Health};
 
 fn metrics() -> Metrics {
@@ -27,6 +28,7 @@ fn levels(model: &str, permits_used: u32) -> ModelLevels {
     ModelLevels {
         model: model.into(),
         permits_used,
+        durable_permits_used: permits_used / 2,
         permits_limit: 4,
         queue_depth: 2,
         endpoints: vec![endpoint],
@@ -95,6 +97,22 @@ fn a_served_request_is_counted_by_face_and_outcome_with_its_times_and_tokens() {
     );
     assert_has(&text, r#"infergate_output_tokens_total{model="m"} 11"#);
     assert_has(&text, r#"infergate_permits_used{model="m"} 3"#);
+}
+
+#[test]
+fn permits_and_waits_are_told_apart_by_class() {
+    let metrics = metrics();
+    let model = metrics.model(&"m".into());
+    model.record_class_wait(PermitClass::Durable, 2_000_000);
+    let text = metrics.render(&node(vec![levels("m", 3)]));
+    for line in [
+        r#"infergate_permits_used_by_class{class="live",model="m"} 2"#,
+        r#"infergate_permits_used_by_class{class="durable",model="m"} 1"#,
+        r#"infergate_class_wait_seconds_sum{class="durable",model="m"} 2"#,
+        r#"infergate_class_wait_seconds_count{class="live",model="m"} 0"#,
+    ] {
+        assert_has(&text, line);
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The gate as other modules see it, without a socket.
 
-use infergate_core::admission::EndpointOrder;
+use infergate_core::admission::{ClassChoice, EndpointOrder, PermitClass};
 use infergate_core::model::{Algorithm, EndpointSpec, PermitScope, QueueSpec};
 use infergate_core::routing::cluster::ModelLoad;
 
-use super::fixtures::{ask, spec, targets};
+use super::fixtures::{PERMITS, ask, spec, targets};
 use super::*;
 
 #[test]
@@ -44,6 +44,33 @@ fn a_grant_nobody_waits_for_any_more_goes_to_the_next() {
     drop(line.remove(0));
     assert!(line[0].grant.try_recv().is_ok());
     assert_eq!((gate.gauges().used, gate.gauges().depth), (2, 0));
+}
+
+#[tokio::test]
+async fn a_permit_says_which_class_was_served_and_why() {
+    let model = spec(Algorithm::Fair);
+    let gate = AdmissionGate::new(&model, targets(&model), Clock::start());
+    let mut held: Vec<_> = (0..PERMITS)
+        .map(|_| gate.request_permit(ask("a")).1)
+        .collect();
+    let durable = PermitRequest {
+        class: PermitClass::Durable,
+        ..ask("a")
+    };
+    let Ok(GateEntry::Queued(mut waiter)) = gate.request_permit(durable).1 else {
+        panic!("every permit is in use");
+    };
+    assert_eq!(gate.state().0.durable_waiting, 1);
+    held.pop();
+    let permit = waiter.granted().await.unwrap();
+    let expected = ClassTurn {
+        class: PermitClass::Durable,
+        choice: ClassChoice::OnlyWaiting,
+    };
+    assert_eq!(permit.turn, expected);
+    assert!(permit.waited_us > 0);
+    let (state, _) = gate.state();
+    assert_eq!((state.last_turn, state.durable_used), (Some(expected), 1));
 }
 
 #[test]

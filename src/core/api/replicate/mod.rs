@@ -13,9 +13,9 @@ mod tests;
 
 pub(in crate::api) use descriptor::Replicate;
 pub use preference::{WAIT_MAX_SECS, wait_preference};
-pub use request::{CreateRequest, VersionName, model_path, read_create};
+pub use request::{CreateRequest, VersionName, model_path, read_create, search_words};
 pub use response::{
     ModelView, PageView, PredictionUrls, PredictionView, account, hardware, model, models,
-    versions, webhook_secret,
+    text_output_schema, versions, webhook_secret,
 };
 pub use routes::{JobCollection, ModelPath, ReplicateRoute};

@@ -93,6 +93,15 @@ pub fn read_create(body: &[u8]) -> Result<CreateRequest, Refusal> {
     })
 }
 
+/// Returns the words of a search, in lower case. The body is plain text, or a JSON string as the client library
+/// for JavaScript sends it.
+pub fn search_words(body: &str) -> String {
+    let body = body.trim();
+    let quoted = serde_json::from_str::<String>(body).ok();
+    let words = quoted.as_deref().unwrap_or(body);
+    words.trim().to_lowercase()
+}
+
 fn webhook_events(value: Option<serde_json::Value>) -> Result<Option<Vec<String>>, Refusal> {
     const POINTER: &str = "/webhook_events_filter";
     let list = match value {

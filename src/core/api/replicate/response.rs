@@ -175,6 +175,17 @@ impl ModelView<'_> {
     }
 }
 
+/// Returns the schema of an output that is texts in a row: client libraries go through it piece by piece.
+pub fn text_output_schema() -> Value {
+    json!({
+        "title": "Output",
+        "type": "array",
+        "items": { "type": "string" },
+        "x-cog-array-type": "iterator",
+        "x-cog-array-display": "concatenate",
+    })
+}
+
 /// Returns a model.
 pub fn model(view: &ModelView<'_>) -> Vec<u8> {
     view.object().to_string().into_bytes()

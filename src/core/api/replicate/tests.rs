@@ -123,6 +123,44 @@ fn a_body_is_an_object_with_an_input() {
 }
 
 #[test]
+fn a_model_shows_its_newest_version_with_the_schemas_of_input_and_output() {
+    let view = ModelView {
+        path: "acme/sdxl",
+        description: "text-generation",
+        created_at: "2026-11-23T00:00:00Z".into(),
+        versions: vec!["abc".into()],
+        input_schema: None,
+        output_schema: Some(text_output_schema()),
+        url: "http://h/v1/models/acme/sdxl".into(),
+    };
+    let shown: serde_json::Value = serde_json::from_slice(&super::model(&view)).unwrap();
+    let version = &shown["latest_version"];
+    let schemas = &version["openapi_schema"]["components"]["schemas"];
+    assert_eq!(
+        (&shown["owner"], &shown["name"]),
+        (&"acme".into(), &"sdxl".into())
+    );
+    assert_eq!(version["id"], "abc");
+    assert_eq!(schemas["Input"]["type"], "object");
+    assert_eq!(schemas["Output"]["x-cog-array-type"], "iterator");
+    assert!(view.version_body("abc").is_some() && view.version_body("abd").is_none());
+}
+
+#[test]
+fn a_search_is_plain_text_or_a_json_string() {
+    for (body, expected) in [
+        ("SDXL", "sdxl"),
+        (" sdxl\n", "sdxl"),
+        (r#""SDXL ""#, "sdxl"),
+        (r#""sdxl"#, r#""sdxl"#),
+        ("7", "7"),
+        ("", ""),
+    ] {
+        assert_eq!(search_words(body), expected, "{body}");
+    }
+}
+
+#[test]
 fn a_wait_is_a_number_within_its_bounds() {
     for (value, expected) in [
         ("wait", Some(60)),

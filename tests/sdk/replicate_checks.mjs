@@ -1,0 +1,199 @@
+// The unmodified replicate package for JavaScript against the gateway's durable jobs.
+//
+// Environment: as in `openai_checks.py`. `acme/echo` answers at once, `acme/slow` after a minute.
+// The package is resolved from SDK_FOLDER.
+
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { pathToFileURL } from "node:url";
+
+const require = createRequire(pathToFileURL(`${process.env.SDK_FOLDER}/`));
+const Replicate = require("replicate");
+
+const [ECHO, SLOW] = ["acme/echo", "acme/slow"];
+const INPUT = { prompt: "echo: a warm gate" };
+// One more than a part of a list has.
+const MANY = 101;
+const START_LIMIT_MS = 30_000;
+
+// `headers` go with every request: the package has no option for them.
+const client = (auth = "sdk-key", headers = {}) =>
+  new Replicate({
+    auth,
+    baseUrl: `${process.env.CROWDED_URL}/v1`,
+    fetch: (url, init) => fetch(url, { ...init, headers: { ...init.headers, ...headers } }),
+  });
+
+const sdk = client();
+
+const create = (options = {}, by = sdk) =>
+  by.predictions.create({ model: ECHO, input: INPUT, ...options });
+
+const newestVersion = async () => (await sdk.models.get("acme", "echo")).latest_version.id;
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+const started = async (id) => {
+  const end = Date.now() + START_LIMIT_MS;
+  while ((await sdk.predictions.get(id)).status !== "processing") {
+    assert(Date.now() < end, `not started within ${START_LIMIT_MS} ms`);
+    await pause(20);
+  }
+};
+
+const refusedWith = async (status, work) => {
+  await assert.rejects(work, (error) => {
+    assert.equal(error.name, "ApiError", String(error));
+    assert.equal(error.response.status, status, String(error));
+    return true;
+  });
+};
+
+const checks = {
+  "run waits for the output of a model, and of a version": async () => {
+    assert.equal((await sdk.run(ECHO, { input: INPUT })).join(""), "a warm gate");
+    const version = await newestVersion();
+    assert.equal((await sdk.run(`${ECHO}:${version}`, { input: INPUT })).join(""), "a warm gate");
+  },
+  "run polls until the end and tells its progress": async () => {
+    const seen = [];
+    const options = { input: INPUT, wait: { mode: "poll", interval: 50 } };
+    const output = await sdk.run(ECHO, options, (one) => seen.push(one.status));
+    assert.equal(output.join(""), "a warm gate");
+    assert.equal(seen.at(-1), "succeeded");
+  },
+  "run that waits for one second goes on polling": async () => {
+    const seen = [];
+    const aborter = new AbortController();
+    const options = { input: INPUT, wait: { mode: "block", timeout: 1 }, signal: aborter.signal };
+    await sdk.run(SLOW, options, (one) => {
+      seen.push(one.status);
+      if (one.status === "processing") aborter.abort();
+    });
+    assert.deepEqual([...new Set(seen)], ["starting", "processing", "canceled"]);
+  },
+  "an input that does not fit fails with its sentence": async () => {
+    await assert.rejects(sdk.run(ECHO, { input: { prompt: 7 } }), /Prediction failed: .*prompt/);
+  },
+  "a prediction is created, got and waited for": async () => {
+    const made = await create();
+    assert.deepEqual([made.model, made.input, made.error], [ECHO, INPUT, null]);
+    const ended = await sdk.wait(made, { interval: 50 });
+    assert.equal(ended.status, "succeeded");
+    assert.equal(ended.output.join(""), "a warm gate");
+    assert(ended.created_at <= ended.started_at && ended.started_at <= ended.completed_at);
+    assert.deepEqual(await sdk.predictions.get(made.id), ended);
+    const version = await newestVersion();
+    const other = await create({ model: undefined, version, wait: true });
+    assert.deepEqual([other.status, other.version], ["succeeded", version]);
+  },
+  "wait: 5 answers with the end, or after five seconds with a prediction that goes on": async () => {
+    assert.equal((await create({ wait: 5 })).status, "succeeded");
+    const begun = Date.now();
+    const made = await create({ model: SLOW, wait: 5 });
+    assert(Date.now() - begun > 4_000);
+    assert.equal(made.status, "starting");
+    assert.equal((await sdk.predictions.get(made.id)).status, "processing");
+    assert.equal((await sdk.predictions.cancel(made.id)).status, "canceled");
+  },
+  "a running prediction is canceled, once": async () => {
+    const made = await create({ model: SLOW });
+    await started(made.id);
+    const canceled = await sdk.predictions.cancel(made.id);
+    assert.deepEqual([canceled.status, canceled.output], ["canceled", null]);
+    assert.deepEqual(await sdk.predictions.cancel(made.id), canceled);
+    assert.equal((await sdk.wait(made, {})).status, "canceled");
+  },
+  "an abort signal of run cancels the prediction": async () => {
+    const aborter = new AbortController();
+    const seen = [];
+    const options = {
+      input: INPUT, wait: { mode: "poll", interval: 50 }, signal: aborter.signal,
+    };
+    const output = await sdk.run(SLOW, options, (one) => {
+      seen.push(one);
+      if (one.status === "processing") aborter.abort();
+    });
+    assert.equal(output, null);
+    assert.equal((await sdk.predictions.get(seen[0].id)).status, "canceled");
+  },
+  "an abort signal of create ends the wait, and the prediction goes on": async () => {
+    const aborter = new AbortController();
+    const making = create({ model: SLOW, wait: true, signal: aborter.signal });
+    setTimeout(() => aborter.abort(), 500);
+    await assert.rejects(making, { name: "AbortError" });
+    const [newest] = (await sdk.predictions.list()).results;
+    assert.equal(newest.model, SLOW);
+    await started(newest.id);
+    await sdk.predictions.cancel(newest.id);
+  },
+  "the list comes newest first in parts of 100, each prediction once": async () => {
+    const first = await create();
+    const made = await Promise.all(Array.from({ length: MANY - 2 }, () => create()));
+    const last = await create();
+    const listed = [];
+    for await (const page of sdk.paginate(sdk.predictions.list)) listed.push(page);
+    assert.equal(listed[0].length, 100);
+    const ids = listed.flat().map((one) => one.id);
+    assert.equal(new Set(ids).size, ids.length);
+    assert(made.every((one) => ids.includes(one.id)), "a prediction is not listed");
+    assert.deepEqual([ids[0], ids[MANY - 1]], [last.id, first.id]);
+  },
+  "models, versions, hardware, account and search show what there is": async () => {
+    const model = await sdk.models.get("acme", "echo");
+    assert.deepEqual([model.owner, model.name], ["acme", "echo"]);
+    const { id } = model.latest_version;
+    const versions = await sdk.models.versions.list("acme", "echo");
+    assert.deepEqual(versions.results.map((one) => one.id), [id]);
+    const version = await sdk.models.versions.get("acme", "echo", id);
+    assert.equal(version.openapi_schema.components.schemas.Output.type, "array");
+    assert((await sdk.hardware.list()).every((one) => one.sku && one.name));
+    assert.equal((await sdk.accounts.current()).username, "sdk");
+    const found = await sdk.models.search("ECHO");
+    assert.deepEqual(found.results.map((one) => one.name), ["echo"]);
+    assert.deepEqual((await sdk.collections.list()).results, []);
+  },
+  "a wrong key is an ApiError with status 401": async () => {
+    const stranger = client("not-a-key");
+    await refusedWith(401, stranger.run(ECHO, { input: INPUT }));
+    await refusedWith(401, stranger.accounts.current());
+  },
+  "an unknown version is a 422, an unknown model, version of a model or id a 404": async () => {
+    const unknown = "0".repeat(64);
+    await refusedWith(422, create({ model: undefined, version: unknown }));
+    await refusedWith(404, create({ model: "acme/nothing" }));
+    await refusedWith(404, sdk.models.get("acme", "nothing"));
+    await refusedWith(404, sdk.models.versions.get("acme", "echo", unknown));
+    await refusedWith(404, sdk.predictions.get("a".repeat(26)));
+    await refusedWith(404, sdk.predictions.get("nothing"));
+    await refusedWith(404, sdk.predictions.cancel("a".repeat(26)));
+    const made = await create({ wait: true });
+    await refusedWith(404, client("other-key").predictions.get(made.id));
+  },
+  "a create that is repeated with its key is the same prediction": async () => {
+    const eager = client("sdk-key", { "Idempotency-Key": `js-${Date.now()}-${Math.random()}` });
+    const [first, second] = [await create({}, eager), await create({ wait: true }, eager)];
+    assert.deepEqual([second.id, second.status], [first.id, "succeeded"]);
+    await refusedWith(422, create({ input: { prompt: "another" } }, eager));
+  },
+  "Cancel-After ends a prediction by itself, and is refused when it is no span": async () => {
+    const hasty = client("sdk-key", { "Cancel-After": "5s" });
+    const begun = Date.now();
+    const made = await create({ model: SLOW }, hasty);
+    assert.equal((await sdk.wait(made, { interval: 100 })).status, "canceled");
+    assert(Date.now() - begun > 4_000);
+    await refusedWith(422, create({}, client("sdk-key", { "Cancel-After": "soon" })));
+  },
+};
+
+let failed = false;
+for (const [name, check] of Object.entries(checks)) {
+  try {
+    await check();
+    console.log(`ok replicate-js: ${name}`);
+  } catch (error) {
+    failed = true;
+    console.log(`FAIL replicate-js: ${name}: ${String(error).replaceAll("\n", " ").slice(0, 500)}`);
+  }
+}
+process.exit(failed ? 1 : 0);

@@ -1,0 +1,265 @@
+"""The unmodified replicate package for Python against the gateway's durable jobs.
+
+Environment: as in `openai_checks.py`. `acme/echo` answers at once, `acme/slow` after a minute.
+"""
+
+import asyncio
+import os
+import pathlib
+import sys
+import time
+import uuid
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+
+import replicate  # noqa: E402
+from checks import at_once, check, equal, raises, run  # noqa: E402
+from replicate.exceptions import ModelError, ReplicateError  # noqa: E402
+
+from outside import until  # noqa: E402
+
+ECHO, SLOW = "acme/echo", "acme/slow"
+INPUT = {"prompt": "echo: a warm gate"}
+# One more than two parts of a list have. The account `other` has no further ones.
+MANY = 201
+# A job that is not waited for is seen to be started within this.
+START_LIMIT_SECS = 30
+
+
+def client(key="sdk-key", **headers):
+    # Further headers of every request: the library has no option for them.
+    found = replicate.Client(api_token=key, base_url=os.environ["CROWDED_URL"])
+    found._client.headers.update({name.replace("_", "-"): text for name, text in headers.items()})
+    found.poll_interval = 0.05
+    return found
+
+
+sdk = client()
+
+
+def newest_version(model=ECHO):
+    return sdk.models.get(model).latest_version
+
+
+def create(use=sdk, model=ECHO, input=INPUT, **options):
+    return use.models.predictions.create(model=model, input=input, **options)
+
+
+def started(prediction):
+    def is_started():
+        prediction.reload()
+        return prediction.status == "processing"
+
+    until(is_started, "the job is started", START_LIMIT_SECS)
+    return prediction
+
+
+@check
+def run_blocking():
+    """run waits for the output of a model"""
+    output = sdk.run(ECHO, input=INPUT)
+    equal("".join(output), "a warm gate")
+
+
+@check
+def run_version():
+    """run of a version goes through the output piece by piece"""
+    output = sdk.run(f"{ECHO}:{newest_version().id}", input=INPUT)
+    assert not isinstance(output, list), output
+    equal("".join(output), "a warm gate")
+
+
+@check
+def run_polling():
+    """run without waiting polls until the end"""
+    equal("".join(sdk.run(ECHO, input=INPUT, wait=False)), "a warm gate")
+    output = sdk.run(f"{ECHO}:{newest_version().id}", input=INPUT, wait=False)
+    equal("".join(output), "a warm gate")
+
+
+@check
+def run_async():
+    """async_run waits for the output of a model"""
+
+    async def ask():
+        return await client().async_run(ECHO, input=INPUT)
+
+    equal("".join(asyncio.run(ask())), "a warm gate")
+
+
+@check
+def run_failing():
+    """an input that does not fit is a ModelError with its sentence"""
+    error = raises(ModelError, sdk.run, ECHO, input={"prompt": 7})
+    equal(error.prediction.status, "failed")
+    assert "/prompt" in str(error), error
+
+
+@check
+def create_wait():
+    """a prediction is created, waited for and told with its times"""
+    prediction = create()
+    assert prediction.status in ("starting", "processing", "succeeded"), prediction.status
+    equal((prediction.model, prediction.input), (ECHO, INPUT))
+    prediction.wait()
+    equal((prediction.status, prediction.error), ("succeeded", None))
+    equal("".join(prediction.output), "a warm gate")
+    times = (prediction.created_at, prediction.started_at, prediction.completed_at)
+    equal(times, tuple(sorted(times)))
+    assert prediction.metrics["predict_time"] >= 0, prediction.metrics
+    assert prediction.urls["get"].endswith(f"/v1/predictions/{prediction.id}"), prediction.urls
+
+
+@check
+def create_of_version():
+    """a prediction is created of a version, by object, id and name"""
+    version = newest_version()
+    for named in (version, version.id, ECHO, f"{ECHO}:{version.id}"):
+        prediction = sdk.predictions.create(version=named, input=INPUT, wait=True)
+        equal((prediction.status, prediction.version), ("succeeded", version.id))
+
+
+@check
+def get_and_reload():
+    """a prediction is got by its id and reloaded"""
+    prediction = create()
+    got = sdk.predictions.get(prediction.id)
+    equal((got.id, got.created_at), (prediction.id, prediction.created_at))
+    got.wait()
+    prediction.reload()
+    equal((prediction.status, prediction.output), (got.status, got.output))
+
+
+@check
+def wait_some_seconds():
+    """wait=5 answers with the end, or after five seconds with a prediction that goes on"""
+    equal(create(wait=5).status, "succeeded")
+    begun = time.monotonic()
+    prediction = create(model=SLOW, wait=5)
+    took = time.monotonic() - begun
+    assert 4 < took < 20, took
+    equal(prediction.status, "starting")
+    equal(sdk.predictions.get(prediction.id).status, "processing")
+    prediction.cancel()
+    equal(prediction.status, "canceled")
+
+
+@check
+def cancel():
+    """a running prediction is canceled, and canceling it again changes nothing"""
+    prediction = started(create(model=SLOW))
+    prediction.cancel()
+    equal((prediction.status, prediction.output), ("canceled", None))
+    ended = prediction.completed_at
+    again = sdk.predictions.cancel(prediction.id)
+    equal((again.status, again.completed_at), ("canceled", ended))
+    prediction = create(wait=True)
+    prediction.cancel()
+    equal(prediction.status, "succeeded")
+
+
+@check
+def canceled_while_waiting():
+    """wait ends when somebody cancels"""
+    prediction = started(create(model=SLOW))
+    sdk.predictions.cancel(prediction.id)
+    prediction.wait()
+    equal(prediction.status, "canceled")
+
+
+@check
+def paginate():
+    """the list comes newest first in parts of 100, each prediction once"""
+    own = client("other-key")
+    first = create(own).id
+    made = {one.id for one in at_once(MANY - 2, lambda _: create(own))}
+    last = create(own).id
+    equal(len(made | {first, last}), MANY)
+    pages = list(replicate.pagination.paginate(own.predictions.list))
+    listed = [one for page in pages for one in page.results]
+    equal([len(page) for page in pages], [100, 100, 1])
+    equal((listed[0].id, listed[-1].id), (last, first))
+    equal({one.id for one in listed}, made | {first, last})
+
+
+@check
+def foreign_prediction():
+    """another account's prediction is unknown"""
+    prediction = create(wait=True)
+    stranger = client("other-key")
+    for ask in (stranger.predictions.get, stranger.predictions.cancel):
+        equal(raises(ReplicateError, ask, prediction.id).status, 404)
+
+
+@check
+def catalogue():
+    """models, versions, hardware, account and search show what there is"""
+    model = sdk.models.get(ECHO)
+    equal((model.owner, model.name, model.id), ("acme", "echo", ECHO))
+    version = model.latest_version
+    equal([one.id for one in model.versions.list()], [version.id])
+    equal(model.versions.get(version.id).id, version.id)
+    schemas = version.openapi_schema["components"]["schemas"]
+    assert "prompt" in schemas["Input"]["properties"], schemas
+    equal(schemas["Output"]["type"], "array")
+    assert all(one.sku and one.name for one in sdk.hardware.list())
+    equal(sdk.accounts.current().username, "sdk")
+    equal([one.id for one in sdk.models.search("ECHO")], [ECHO])
+    equal(sdk.collections.list().results, [])
+
+
+@check
+def wrong_key():
+    """a wrong key is a ReplicateError with status 401"""
+    stranger = client("not-a-key")
+    for ask in (lambda: stranger.run(ECHO, input=INPUT), stranger.accounts.current):
+        error = raises(ReplicateError, ask)
+        equal((error.status, error.title), (401, "Unauthenticated"))
+
+
+@check
+def unknown_names():
+    """an unknown version is a 422, an unknown model, version of a model or id a 404"""
+    unknown = "0" * 64
+    error = raises(ReplicateError, sdk.predictions.create, version=unknown, input=INPUT)
+    equal((error.status, error.detail), (422, "Invalid version or not permitted"))
+    for ask in (
+        lambda: sdk.run("acme/nothing", input=INPUT),
+        lambda: sdk.models.get("acme/nothing"),
+        lambda: sdk.models.get(ECHO).versions.get(unknown),
+        lambda: sdk.predictions.get("a" * 26),
+        lambda: sdk.predictions.get("nothing"),
+        lambda: sdk.predictions.cancel("a" * 26),
+    ):
+        equal(raises(ReplicateError, ask).status, 404)
+
+
+@check
+def idempotency():
+    """a create that is repeated with its key is the same prediction, another one with it is refused"""
+    eager = client(idempotency_key=str(uuid.uuid4()))
+    first, second = create(eager), create(eager, wait=True)
+    equal(second.id, first.id)
+    equal(second.status, "succeeded")
+    error = raises(ReplicateError, create, eager, input={"prompt": "another"})
+    equal(error.status, 422)
+
+
+@check
+def cancel_after():
+    """Cancel-After ends a prediction by itself, and is refused when it is no span"""
+    hasty = client(cancel_after="5s")
+    begun = time.monotonic()
+    prediction = create(hasty, model=SLOW)
+    prediction.wait()
+    equal(prediction.status, "canceled")
+    assert time.monotonic() - begun > 4
+    equal(create(hasty, wait=True).status, "succeeded")
+    for wrong in ("soon", "1s"):
+        error = raises(ReplicateError, create, client(cancel_after=wrong))
+        equal(error.status, 422)
+        assert "Cancel-After" in error.detail, error.detail
+
+
+if __name__ == "__main__":
+    run("replicate-python")
