@@ -1,0 +1,1 @@
+//! Deliveries over real sockets.
