@@ -99,7 +99,7 @@ impl WebhookClient {
     /// Returns the key of an account as its owner gets to see it.
     ///
     /// # Errors
-    /// There is no secret.
+    /// No secret is configured, and none can be kept.
     pub fn shown_key(&self, account: &AccountId) -> std::io::Result<String> {
         self.keys.shown_key(account)
     }

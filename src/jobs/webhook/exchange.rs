@@ -1,7 +1,7 @@
-//! One request to a receiver and its answer: a new connection to a judged address, closed after it.
+//! A request to a receiver and its answer: a new connection to a judged address, closed after it.
 //!
-//! Not the judgement, nor the schedule. No redirect is followed, and no proxy is used. Of an answer the head counts;
-//! its body is read up to [`ANSWER_BYTES_MAX`] so that a receiver may finish, and thrown away.
+//! Not the judgement, nor the schedule. No redirect is followed, and no proxy is used. The head of an answer
+//! counts; its body is read up to [`ANSWER_BYTES_MAX`] so that a receiver may finish, and thrown away.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -92,7 +92,7 @@ impl ReceiverGuard {
     }
 }
 
-/// Judges an address. One of this host counts for listeners on all of its addresses.
+/// Judges an address. A listener on every address of this host is found at each of them.
 fn judge(rules: &ReceiverRules, address: SocketAddr) -> Result<(), ForbiddenAddress> {
     let (ip, port) = (address.ip(), address.port());
     rules.judge(ip, port)?;

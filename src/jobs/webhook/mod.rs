@@ -13,6 +13,8 @@ mod exchange;
 mod guard;
 mod notices;
 mod sender;
+#[cfg(test)]
+mod sender_tests;
 mod signing;
 #[cfg(test)]
 mod tests;

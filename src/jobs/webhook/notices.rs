@@ -1,7 +1,7 @@
 //! News of a running job for its receiver: `start` and `output`, while the run goes on and not after it.
 //!
 //! No promise: a notification that fails is not repeated, and one in flight is cut when the run ends, before the end
-//! is written. One in flight for each job; a kind at most every 500 ms, by the core's throttle.
+//! is written. A job has at most one in flight; a kind at most every 500 ms, by the core's throttle.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -36,7 +36,7 @@ const DISPLACED: &str = "too many messages wait";
 /// Reader of the store's clock.
 pub type StoreNow = Arc<dyn Fn() -> StoreTime + Send + Sync>;
 
-/// What attempts need.
+/// Parts that attempts use.
 struct AttemptContext {
     store: Arc<dyn JobStore>,
     client: Arc<WebhookClient>,
