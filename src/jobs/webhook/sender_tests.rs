@@ -21,6 +21,7 @@ use super::tests::{Received, local_choices, read_request};
 use crate::jobs::config::JobChoices;
 use crate::jobs::embedded::{EmbeddedSettings, EmbeddedStore};
 use crate::jobs::events::{EventPlace, UnrunEnds};
+use crate::jobs::live::{LiveOutput, SharedPieces};
 use crate::jobs::request::StoredRequest;
 use crate::jobs::signals::JobSignals;
 use crate::jobs::store::{JobStore, NewStoredJob, PendingWebhook, WebhookSettlement};
@@ -289,7 +290,6 @@ async fn the_oldest_of_too_many_messages_are_given_up() {
     let (_listener, port) = listener().await;
     let mut choices = local_choices(port);
     choices.jobs.webhooks.pending_max_per_account = 2;
-    // Nothing is due: all of them wait.
     let bench = Bench::new(choices);
     for n in 0..5 {
         bench.end_job(n, &format!("http://127.0.0.1:{port}/")).await;
@@ -321,14 +321,19 @@ async fn news_of_a_run_go_out_while_it_goes_on_and_are_cut_at_its_end() {
         end_reason: EndReason::Timeout,
         is_other_flow: false,
     };
-    let notices = JobNotices::of(&bench.client, bench.clock, &taken, &request).unwrap();
-    let partial = notices.partial();
+    let (live, pieces) = (Arc::new(LiveOutput::default()), SharedPieces::default());
+    live.set_pieces(Arc::clone(&pieces));
+    let output = Arc::clone(&live);
+    let notices = JobNotices::of(&bench.client, bench.clock, (&taken, &request), output);
+    assert!(notices.is_some());
     let id = taken.definition.id.as_str();
     let run = async {
         let start = answer(&listener, 500).await;
         assert_eq!(start.header("webhook-id"), format!("{id}-start"));
-        partial.update(&["a".to_owned()]);
-        partial.update(&["ab".to_owned(), "c".to_owned()]);
+        for text in ["ab", "c"] {
+            pieces.lock().push(text.to_owned());
+            live.push(text, now);
+        }
         let (held, output) = accept(&listener).await;
         assert_eq!(output.header("webhook-id"), format!("{id}-output-1"));
         let body: serde_json::Value = serde_json::from_slice(&output.body).unwrap();
@@ -336,7 +341,7 @@ async fn news_of_a_run_go_out_while_it_goes_on_and_are_cut_at_its_end() {
         assert_eq!(body["output"], serde_json::json!(["ab", "c"]));
         held
     };
-    let mut held = JobNotices::during(Some(notices), run).await;
+    let mut held = JobNotices::during(notices, run).await;
     // Cut: the receiver sees the end of the connection without having answered.
     let mut rest = Vec::new();
     let read = tokio::io::AsyncReadExt::read_to_end(&mut held, &mut rest).await;
@@ -355,10 +360,14 @@ async fn a_receiver_that_wants_the_end_alone_gets_no_news() {
         is_other_flow: false,
     };
     let mut request = request("http://127.0.0.1/");
+    let has_news = |request: &StoredRequest| {
+        let output = Arc::default();
+        JobNotices::of(&bench.client, bench.clock, (&taken, request), output).is_some()
+    };
     request.webhook_events = Some(vec!["completed".into(), "logs".into()]);
-    assert!(JobNotices::of(&bench.client, bench.clock, &taken, &request).is_none());
+    assert!(!has_news(&request));
     request.webhook_events = Some(vec!["output".into()]);
-    assert!(JobNotices::of(&bench.client, bench.clock, &taken, &request).is_some());
+    assert!(has_news(&request));
     request.webhook = None;
-    assert!(JobNotices::of(&bench.client, bench.clock, &taken, &request).is_none());
+    assert!(!has_news(&request));
 }
