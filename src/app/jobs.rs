@@ -2,6 +2,7 @@
 //!
 //! Not the durable path itself.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -34,7 +35,17 @@ pub fn choices(config: &Config) -> Option<JobChoices> {
         jobs: config.jobs.clone()?,
         replicate: config.replicate.clone(),
         public_url: config.public_url.clone(),
+        listeners: listeners(config),
     })
+}
+
+/// Addresses at which this node listens.
+fn listeners(config: &Config) -> Vec<SocketAddr> {
+    let listen = &config.listen;
+    let clients = listen.clients.iter().map(|clients| clients.address);
+    let peers = listen.peers.as_ref().map(|peers| peers.address);
+    let admin = listen.admin.address;
+    clients.chain(peers).chain([admin]).collect()
 }
 
 /// Tasks of the durable path that a drain waits for.
@@ -55,6 +66,7 @@ impl JobTasks {
             }
             tasks.spawn(Arc::clone(jobs).deliver_events());
             tasks.spawn(Arc::clone(jobs).end_unserved());
+            tasks.spawn(Arc::clone(jobs).deliver_webhooks());
         }
         JobTasks {
             jobs,

@@ -104,6 +104,15 @@ pub(super) fn comparable(config: &Config) -> Value {
             tree["cluster"]["consul"]["token"] = token.reveal().into();
         }
     }
+    if let Some(jobs) = &config.jobs {
+        let webhooks = &jobs.webhooks;
+        if let Some(secret) = &webhooks.secret {
+            tree["jobs"]["webhooks"]["secret"] = secret.reveal().into();
+        }
+        let previous = webhooks.previous_secrets.iter();
+        let previous: Vec<Value> = previous.map(|secret| secret.reveal().into()).collect();
+        tree["jobs"]["webhooks"]["previous_secrets"] = previous.into();
+    }
     if let Some(otlp) = &config.tracing.otlp {
         for (name, value) in &otlp.headers {
             tree["tracing"]["otlp"]["headers"][&**name] = value.reveal().into();

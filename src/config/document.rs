@@ -229,6 +229,8 @@ impl<'a> Cursor<'a> {
     fn is_secret(&self) -> bool {
         self.path.contains("api_key")
             || self.path.ends_with(".token")
+            || self.path.contains(".webhooks.secret")
+            || self.path.contains(".previous_secrets")
             || self.path.contains("].headers")
     }
 }

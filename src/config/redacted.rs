@@ -14,7 +14,14 @@ use super::diff::comparable;
 use super::load::unresolve;
 
 /// Keys whose values are secrets, wherever they stand.
-const SECRET: &[&str] = &["api_key", "api_keys_sha256", "token", "secret", "password"];
+const SECRET: &[&str] = &[
+    "api_key",
+    "api_keys_sha256",
+    "token",
+    "secret",
+    "previous_secrets",
+    "password",
+];
 
 /// Keys below a model or `tracing` whose values may be secrets: headers that are sent to servers.
 const SECRET_OF_SERVERS: &[&str] = &["headers"];

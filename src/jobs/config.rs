@@ -2,11 +2,28 @@
 //!
 //! A model's own rules stand under `models[].jobs`.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::Millis;
+use infergate_core::job::forbidden_address::RECEIVER_PORTS;
+use infergate_core::model::Secret;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// Choices of the configuration that requests read.
+#[derive(Clone, Debug, Default)]
+pub struct JobChoices {
+    /// `jobs`.
+    pub jobs: JobsConfig,
+    /// `replicate`.
+    pub replicate: ReplicateConfig,
+    /// `public_url`.
+    pub public_url: Option<Arc<str>>,
+    /// Addresses of `listen`, to which no webhook goes.
+    pub listeners: Vec<SocketAddr>,
+}
 
 /// Store of the jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -27,6 +44,8 @@ pub struct JobsConfig {
     pub embedded: EmbeddedConfig,
     /// Worker of this node.
     pub worker: WorkerConfig,
+    /// Webhooks: notifications that jobs send to their owners.
+    pub webhooks: WebhooksConfig,
     /// Seconds that ended jobs and their results are kept.
     #[schemars(range(min = 1, max = 2_592_000))]
     pub keep_secs: u64,
@@ -41,6 +60,7 @@ impl Default for JobsConfig {
             store: StoreKind::Embedded,
             embedded: EmbeddedConfig::default(),
             worker: WorkerConfig::default(),
+            webhooks: WebhooksConfig::default(),
             keep_secs: 3600,
             retention_secs: 86_400,
         }
@@ -97,6 +117,48 @@ impl WorkerConfig {
     /// Time that running jobs have to end.
     pub fn drain_timeout(&self) -> Duration {
         Duration::from_secs(self.drain_timeout_secs)
+    }
+}
+
+/// Webhooks of jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct WebhooksConfig {
+    /// Secret from which each account's signing key follows, at least 16 characters; usually `"${SOME_SECRET}"`.
+    /// Without it one is made and kept in `state_dir`.
+    #[serde(skip_serializing)]
+    pub secret: Option<Secret>,
+    /// Former secrets: messages are signed with them too, until receivers know the new one.
+    #[serde(skip_serializing)]
+    #[schemars(length(max = 8))]
+    pub previous_secrets: Vec<Secret>,
+    /// Takes receivers without TLS.
+    pub allow_http: bool,
+    /// Ports that receivers may have.
+    #[schemars(length(min = 1, max = 64), inner(range(min = 1)))]
+    pub ports: Vec<u16>,
+    /// Networks, such as `10.1.0.0/16`, that webhooks may reach although they are private.
+    #[schemars(length(max = 256))]
+    pub allow_networks: Vec<String>,
+    /// Longest duration of an attempt to deliver.
+    #[schemars(range(min = 1, max = 60))]
+    pub timeout_secs: u64,
+    /// Messages of an account that wait; the oldest beyond are given up. A change takes a restart.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub pending_max_per_account: usize,
+}
+
+impl Default for WebhooksConfig {
+    fn default() -> Self {
+        WebhooksConfig {
+            secret: None,
+            previous_secrets: Vec::new(),
+            allow_http: false,
+            ports: RECEIVER_PORTS.to_vec(),
+            allow_networks: Vec::new(),
+            timeout_secs: 15,
+            pending_max_per_account: 10_000,
+        }
     }
 }
 

@@ -20,13 +20,14 @@ mod service;
 mod signals;
 mod store;
 mod store_clock;
+mod webhook;
 mod worker;
 
 pub use catalog::CatalogModel;
-pub use config::{JobsConfig, ReplicateConfig};
+pub use config::{JobChoices, JobsConfig, ReplicateConfig};
 pub use events::EventPlace;
 pub use live::{EventPlaceId, LiveEvent};
 pub use object::{ShownStatus, replicate_object};
 pub use request::{JobResult, StoredRequest};
-pub use service::{JobChoices, Jobs, SubmitRequest};
-pub use store::{IdempotencyKey, JobListing, StoredJob};
+pub use service::{Jobs, SubmitRequest};
+pub use store::{IdempotencyKey, JobListing, PendingWebhook, StoredJob};

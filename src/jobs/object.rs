@@ -6,9 +6,8 @@ use infergate_core::api::replicate::{JobCollection, PredictionUrls, PredictionVi
 use infergate_core::job::{JobKind, JobState};
 use serde_json::{Map, Value};
 
-use super::config::AbortedStatus;
+use super::config::{AbortedStatus, JobChoices};
 use super::request::{JobResult, StoredRequest};
-use super::service::JobChoices;
 use super::store::StoredJob;
 use super::store_clock::rfc3339_micros;
 

@@ -25,6 +25,7 @@ use super::request::{JobResult, StoredRequest, run_target};
 use super::signals::{JobSignals, StopCause};
 use super::store::{EndRecord, JobStore, StoredEnd, StoredRun};
 use super::store_clock::StoreClock;
+use super::webhook::{JobNotices, WebhookClient};
 use crate::http1::Fields;
 use crate::pipeline::{
     AuthenticatedRequest, InferenceRequest, JobHeader, RequestContext, RequestError,
@@ -52,6 +53,8 @@ pub struct RunContext {
     pub clock: StoreClock,
     /// Outputs as they come.
     pub live: Arc<LiveOutputs>,
+    /// Client of receivers.
+    pub webhooks: Arc<WebhookClient>,
 }
 
 /// Finished run: its facts, its output and its context, which has the bill.
@@ -80,7 +83,10 @@ impl RunContext {
         };
         let live = self.live.begin(taken.definition.id, self.clock.now());
         let receiver = self.receiver(&taken, stop, Arc::clone(&live.output));
-        let finished = Box::pin(self.infer(&taken, &request, receiver, permit)).await;
+        let output = Arc::clone(&live.output);
+        let notices = JobNotices::of(&self.webhooks, self.clock, (&taken, &request), output);
+        let running = Box::pin(self.infer(&taken, &request, receiver, permit));
+        let finished = JobNotices::during(notices, running).await;
         if self.settle(&taken, finished).await {
             live.end(self.clock.now());
         }

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -13,12 +13,12 @@ use infergate_core::job::{
     JobState, NewJob, QueueLimits, SubmitResult, WorkerId, own_deadline,
 };
 use infergate_core::model::AccountSpec;
-use infergate_core::{Millis, Refusal};
+use infergate_core::{AccountId, Millis, Refusal};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::catalog::{CatalogModel, JobCatalog};
-use super::config::{JobsConfig, ReplicateConfig};
+use super::config::{JobChoices, JobsConfig};
 use super::embedded::{EmbeddedSettings, EmbeddedStore};
 use super::events::{self, EventPlace, UnrunEnds};
 use super::live::{LiveOutput, LiveOutputs};
@@ -26,9 +26,11 @@ use super::request::{JobResult, StoredRequest};
 use super::run::RunContext;
 use super::signals::{JobSignals, JobWatch, StopCause};
 use super::store::{
-    IdempotencyKey, JobListing, JobStore, NewStoredJob, StoreError, StoreStats, StoredJob,
+    IdempotencyKey, JobListing, JobStore, NewStoredJob, PendingWebhook, StoreError, StoreStats,
+    StoredJob, WebhookSettlement,
 };
 use super::store_clock::StoreClock;
+use super::webhook::{SystemResolver, WebhookClient, WebhookSender};
 use super::worker::{Worker, WorkerSettings, worker_id};
 use crate::state::Shared;
 
@@ -40,17 +42,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const OVERHEAD_BYTES: u64 = 400;
 /// Longest stored request.
 const PAYLOAD_BYTES_MAX: usize = 256 << 10;
-
-/// Choices of the configuration that requests read.
-#[derive(Clone, Debug, Default)]
-pub struct JobChoices {
-    /// `jobs`.
-    pub jobs: JobsConfig,
-    /// `replicate`.
-    pub replicate: ReplicateConfig,
-    /// `public_url`.
-    pub public_url: Option<Arc<str>>,
-}
 
 /// Job to be submitted.
 pub struct SubmitRequest<'a> {
@@ -87,6 +78,9 @@ pub struct Jobs {
     live: Arc<LiveOutputs>,
     /// Notified when another configuration is in force.
     reloaded: Notify,
+    webhooks: Arc<WebhookClient>,
+    /// A dead letter is to be tried again.
+    is_webhook_revived: Arc<AtomicBool>,
 }
 
 impl Jobs {
@@ -110,13 +104,16 @@ impl Jobs {
             place,
             clock: shared.clock,
         };
+        let folder = state_dir.join(FOLDER);
         let store = EmbeddedStore::open(
-            &state_dir.join(FOLDER),
+            &folder,
             clock,
             Arc::clone(&store_settings),
             Arc::clone(&signals),
             Arc::new(renderer),
         )?;
+        let resolver = Box::new(SystemResolver);
+        let webhooks = WebhookClient::new(&folder, choices.clone(), resolver, None);
         Ok(Arc::new(Jobs {
             shared: Arc::clone(shared),
             store: Arc::new(store),
@@ -129,12 +126,15 @@ impl Jobs {
             worker,
             live: Arc::default(),
             reloaded: Notify::new(),
+            webhooks: Arc::new(webhooks),
+            is_webhook_revived: Arc::default(),
         }))
     }
 
     /// Applies another configuration.
     pub fn configure(&self, choices: JobChoices) {
         set(&choices.jobs, &self.store_settings, &self.worker_settings);
+        self.webhooks.configure(&choices);
         self.choices.store(Arc::new(choices));
         // Queues may have got a model, or lost it.
         self.signals.work.notify_one();
@@ -160,6 +160,7 @@ impl Jobs {
             worker: self.worker.clone(),
             clock: self.clock,
             live: Arc::clone(&self.live),
+            webhooks: Arc::clone(&self.webhooks),
         };
         let catalog = Arc::clone(&self.catalog);
         let settings = Arc::clone(&self.worker_settings);
@@ -206,6 +207,72 @@ impl Jobs {
             ended += count;
         }
         Ok(ended)
+    }
+
+    /// Delivers webhooks of ended jobs, until its future is dropped.
+    pub async fn deliver_webhooks(self: Arc<Self>) {
+        let clock = self.clock;
+        let sender = WebhookSender::new(
+            Arc::clone(&self.store) as _,
+            Arc::clone(&self.webhooks),
+            Arc::clone(&self.signals),
+            Arc::clone(&self.is_webhook_revived),
+            Arc::new(move || clock.now()),
+        );
+        sender.run().await;
+    }
+
+    /// Checks the URL of a receiver by what can be judged without resolving its name.
+    ///
+    /// # Errors
+    /// The refusal for the client.
+    pub fn check_webhook(&self, url: &str) -> Result<(), Refusal> {
+        let parsed = self.webhooks.parse(url);
+        parsed.map(|_| ()).map_err(|error| Refusal::Rejected {
+            status: 422,
+            pointer: "/webhook".to_owned(),
+            message: error.to_string(),
+        })
+    }
+
+    /// Returns the key that the webhooks of an account are signed with.
+    ///
+    /// # Errors
+    /// None is configured, and none can be kept.
+    pub fn webhook_secret(&self, account: &AccountId) -> Result<String, Refusal> {
+        self.webhooks.shown_key(account).map_err(|error| {
+            tracing::warn!(%error, "the secret of webhooks is not there");
+            Refusal::JobsUnavailable
+        })
+    }
+
+    /// Returns webhooks that were given up, newest first.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn dead_webhooks(&self, limit: usize) -> Result<Vec<PendingWebhook>, Refusal> {
+        let dead = self.store.webhooks(true, limit).await;
+        dead.map_err(|error| refusal(&error))
+    }
+
+    /// Tries a webhook again that was given up. Returns false when there is none with this id.
+    ///
+    /// # Errors
+    /// The store cannot be read or written.
+    pub async fn retry_webhook(&self, id: &str) -> Result<bool, Refusal> {
+        let dead = self.dead_webhooks(usize::MAX).await?;
+        let Some(found) = dead.into_iter().find(|dead| &*dead.id == id) else {
+            return Ok(false);
+        };
+        let revived = WebhookSettlement::Revived(self.clock.now());
+        let settled = self
+            .store
+            .settle_webhook(found.id, revived, "".into())
+            .await;
+        let is_revived = settled.map_err(|error| refusal(&error))?;
+        self.is_webhook_revived.store(true, Ordering::Release);
+        self.signals.webhooks.notify_one();
+        Ok(is_revived)
     }
 
     /// Delivers the events that wait, once.

@@ -160,8 +160,43 @@ impl Target {
         let (host, port) = split_authority(address, HTTPS_PORT)?;
         let target = Target {
             url: format!("https://{address}").into(),
+            host: host.to_owned(),
+            port,
+            identity: Some(identity),
+            keepalive: node_keepalive(),
+            ..Target::bare(address, connect_timeout)
+        };
+        if let Ok(ip) = target.host.parse() {
+            target.set_addresses(&[SocketAddr::new(ip, port)]);
+        }
+        Some(target)
+    }
+
+    /// Target for a receiver outside of the own network: connections go to `addresses`, and its name, which is
+    /// only sent, is not resolved. Over TLS with an `identity` to be proved.
+    pub fn for_receiver(
+        authority: &str,
+        addresses: &[SocketAddr],
+        identity: Option<Arc<ServerIdentity>>,
+        connect_timeout: Duration,
+    ) -> Target {
+        let target = Target {
+            identity,
+            is_external: true,
+            // Its owner chose it: no operator can mend its certificate.
+            is_distrusted: AtomicBool::new(true),
+            ..Target::bare(authority, connect_timeout)
+        };
+        target.set_addresses(addresses);
+        target
+    }
+
+    /// Target without a model, an identity and an address.
+    fn bare(authority: &str, connect_timeout: Duration) -> Target {
+        Target {
+            url: authority.into(),
             backend_model: "".into(),
-            authority: address.to_owned(),
+            authority: authority.to_owned(),
             prefix: String::new(),
             credentials: EndpointCredentials::default(),
             health: HealthCheckSpec::default(),
@@ -175,18 +210,14 @@ impl Target {
             compressed: WarningLimit::default(),
             is_unmetered: AtomicBool::new(false),
             probed_at: AtomicU64::new(0),
-            host: host.to_owned(),
-            port,
+            host: authority.to_owned(),
+            port: 0,
             connect_timeout,
-            identity: Some(identity),
+            identity: None,
             ca_file: None,
-            keepalive: node_keepalive(),
+            keepalive: endpoint_keepalive(),
             dials: ArcSwapOption::empty(),
-        };
-        if let Ok(ip) = target.host.parse() {
-            target.set_addresses(&[SocketAddr::new(ip, port)]);
         }
-        Some(target)
     }
 
     /// Records what the server reports about its load and adapters, or that it reports nothing; `own` is the

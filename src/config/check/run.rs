@@ -7,7 +7,9 @@ use crate::config::problem::Problems;
 use crate::telemetry::log;
 use crate::upstream::check_url;
 
-use super::{accounts, billing, cluster, endpoints, fallbacks, limits, listen, models, plugins};
+use super::{
+    accounts, billing, cluster, endpoints, fallbacks, jobs, limits, listen, models, plugins,
+};
 
 /// Reports what cannot work to `problems` and what probably is not meant to `warnings`.
 pub(in crate::config) fn check(
@@ -29,6 +31,7 @@ pub(in crate::config) fn check(
     let plugins = plugins::check(&root, problems, warnings);
     plugins::check_models(&root, &plugins, problems, warnings);
     billing::check(&root, problems, warnings);
+    jobs::check(&root, problems);
 }
 
 fn check_log(root: &Cursor<'_>, problems: &mut Problems) {

@@ -78,6 +78,35 @@ pub enum ForbiddenAddress {
     Compatible,
 }
 
+impl ForbiddenAddress {
+    /// Returns the reason in a word or two, for dead letters.
+    pub const fn word(self) -> &'static str {
+        match self {
+            ForbiddenAddress::Own => "own listener",
+            ForbiddenAddress::Unspecified => "unspecified",
+            ForbiddenAddress::Loopback => "loopback",
+            ForbiddenAddress::Private => "private",
+            ForbiddenAddress::LinkLocal => "link-local",
+            ForbiddenAddress::SiteLocal => "site-local",
+            ForbiddenAddress::Shared => "shared",
+            ForbiddenAddress::Metadata => "metadata",
+            ForbiddenAddress::Multicast => "multicast",
+            ForbiddenAddress::Broadcast => "broadcast",
+            ForbiddenAddress::Benchmarking => "benchmarking",
+            ForbiddenAddress::Documentation => "documentation",
+            ForbiddenAddress::Protocol => "protocol",
+            ForbiddenAddress::Reserved => "reserved",
+            ForbiddenAddress::Relay => "relay",
+            ForbiddenAddress::Discard => "discard",
+            ForbiddenAddress::Orchid => "orchid",
+            ForbiddenAddress::Teredo => "teredo",
+            ForbiddenAddress::SixToFour => "6to4",
+            ForbiddenAddress::Nat64 => "nat64",
+            ForbiddenAddress::Compatible => "compatible",
+        }
+    }
+}
+
 /// IPv4 ranges that are forbidden; the first that contains an address names the reason.
 const FORBIDDEN_V4: &[([u8; 4], u32, ForbiddenAddress)] = &[
     ([0, 0, 0, 0], 8, ForbiddenAddress::Unspecified),

@@ -52,6 +52,9 @@ pub(super) fn show(
         ReplicateRoute::Collections => replicate::models(&[]),
         ReplicateRoute::Hardware => replicate::hardware(&HARDWARE),
         ReplicateRoute::Account => replicate::account(account.id.as_str()),
+        ReplicateRoute::WebhookSecret => {
+            replicate::webhook_secret(&jobs.webhook_secret(&account.id)?)
+        }
         _ => return Err(Refusal::NoSuchRoute),
     };
     Ok(RouteAnswer::ok(body))

@@ -186,6 +186,9 @@ fn prepare(
         (false, Some(_)) => JobClass::Interactive,
         (false, None) => JobClass::Normal,
     };
+    if let Some(url) = &read.webhook {
+        jobs.check_webhook(url)?;
+    }
     let events = read.webhook_events;
     let stored = StoredRequest {
         v: StoredRequest::VERSION,

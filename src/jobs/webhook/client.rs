@@ -1,0 +1,166 @@
+//! Client of receivers: one attempt from a URL to its result, by the present configuration.
+//!
+//! Not the schedule of attempts. A request carries its content type, our user agent and its signature, and nothing
+//! that came from the job's submit.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use infergate_core::AccountId;
+use infergate_core::job::StoreTime;
+use infergate_core::job::receiver_url::{ReceiverUrl, ReceiverUrlError};
+use infergate_core::job::webhook::DeliveryResult;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
+
+use super::exchange::{AttemptFault, WebhookRequest, discard, exchange};
+use super::guard::{HostResolver, ReceiverGuard};
+use super::signing::{SignedMessage, SigningKeys};
+use crate::jobs::config::JobChoices;
+use crate::upstream::{HttpClient, UpstreamResponse};
+
+/// Notifications of running jobs in flight; further ones are left out.
+const NOTICES_MAX: usize = 256;
+
+/// Message to a receiver.
+#[derive(Clone, Debug)]
+pub struct WebhookMessage<'a> {
+    /// Account whose key signs it.
+    pub account: &'a AccountId,
+    /// URL as it was submitted.
+    pub url: &'a str,
+    /// `webhook-id`.
+    pub id: &'a str,
+    /// Body.
+    pub body: Bytes,
+}
+
+/// Result of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptReport {
+    /// Meaning for the schedule.
+    pub result: DeliveryResult,
+    /// Text for operators.
+    pub text: Arc<str>,
+}
+
+/// Client of one process.
+pub struct WebhookClient {
+    http: HttpClient,
+    guard: ReceiverGuard,
+    keys: SigningKeys,
+    choices: ArcSwap<JobChoices>,
+    /// Authorities of receivers, as PEM; none for the public ones.
+    authorities: Option<Arc<[u8]>>,
+    notices: Semaphore,
+}
+
+impl WebhookClient {
+    /// Creates the client of a configuration; `folder` keeps the secret where none is configured.
+    pub fn new(
+        folder: &Path,
+        choices: JobChoices,
+        resolver: Box<dyn HostResolver>,
+        authorities: Option<Arc<[u8]>>,
+    ) -> WebhookClient {
+        WebhookClient {
+            http: HttpClient::default(),
+            guard: ReceiverGuard::new(&choices, resolver),
+            keys: SigningKeys::new(folder, &choices.jobs.webhooks),
+            choices: ArcSwap::from_pointee(choices),
+            authorities,
+            notices: Semaphore::new(NOTICES_MAX),
+        }
+    }
+
+    /// Applies another configuration.
+    pub fn configure(&self, choices: &JobChoices) {
+        self.guard.configure(choices);
+        self.keys.configure(&choices.jobs.webhooks);
+        self.choices.store(Arc::new(choices.clone()));
+    }
+
+    /// Returns the choices of the configuration.
+    pub fn choices(&self) -> Arc<JobChoices> {
+        self.choices.load_full()
+    }
+
+    /// Parses the URL of a receiver by the present rules. A name is not resolved.
+    ///
+    /// # Errors
+    /// The reason for the caller.
+    pub fn parse(&self, url: &str) -> Result<ReceiverUrl, ReceiverUrlError> {
+        self.guard.parse(url)
+    }
+
+    /// Returns the key of an account as its owner gets to see it.
+    ///
+    /// # Errors
+    /// No secret is configured, and none can be kept.
+    pub fn shown_key(&self, account: &AccountId) -> std::io::Result<String> {
+        self.keys.shown_key(account)
+    }
+
+    /// Returns a place for a notification of a running job; none while too many are in flight.
+    pub fn notice_slot(&self) -> Option<SemaphorePermit<'_>> {
+        self.notices.try_acquire().ok()
+    }
+
+    /// Makes one attempt to deliver, at `now`.
+    pub async fn deliver(&self, message: WebhookMessage<'_>, now: StoreTime) -> AttemptReport {
+        let limit = Duration::from_secs(self.choices.load().jobs.webhooks.timeout_secs);
+        let sent = timeout(limit, self.send(&message, now)).await;
+        match sent.unwrap_or(Err(AttemptFault::Timeout)) {
+            Ok((result, answer)) => {
+                let text = answer.head().status.as_u16().to_string().into();
+                discard(answer).await;
+                AttemptReport { result, text }
+            }
+            Err(fault) => {
+                tracing::debug!(id = message.id, %fault, "a webhook was not delivered");
+                AttemptReport {
+                    result: DeliveryResult::Failed {
+                        status: None,
+                        retry_after: None,
+                    },
+                    text: fault.to_string().into(),
+                }
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        message: &WebhookMessage<'_>,
+        now: StoreTime,
+    ) -> Result<(DeliveryResult, UpstreamResponse), AttemptFault> {
+        let url = self.guard.parse(message.url).map_err(AttemptFault::Url)?;
+        let addresses = self.guard.addresses(&url).await?;
+        let timestamp = now.0 / 1000;
+        let signed = SignedMessage {
+            id: message.id,
+            timestamp,
+            body: &message.body,
+        };
+        let signature = self.keys.sign(message.account, signed);
+        let signature = signature.map_err(|_| AttemptFault::Unsigned)?;
+        let headers = format!(
+            "content-type: application/json\r\nuser-agent: infergate/{version}\r\nconnection: close\r\n\
+             webhook-id: {id}\r\nwebhook-timestamp: {timestamp}\r\nwebhook-signature: {signature}\r\n",
+            version = env!("CARGO_PKG_VERSION"),
+            id = message.id,
+        );
+        let request = WebhookRequest {
+            url: &url,
+            addresses: &addresses,
+            authorities: self.authorities.as_deref(),
+            headers: headers.as_bytes(),
+            body: &message.body,
+            now_unix_secs: timestamp,
+        };
+        exchange(&self.http, request).await
+    }
+}

@@ -1,0 +1,25 @@
+//! Delivery of webhooks: what a job has to report goes to the receiver that its owner named.
+//!
+//! Not the outbox, which is the store's, nor the order of deliveries, which is the core's. Receivers are strangers:
+//! nothing goes to an address that was not judged, and what they answer counts by its status alone.
+//!
+//! ```text
+//! signing (keys, signatures)      guard (allowed receivers)      exchange (one request and its answer)
+//! client (all three for one attempt)  ←  sender (ends, from the outbox)  and  notices (news of a run)
+//! ```
+
+mod client;
+mod exchange;
+mod guard;
+mod notices;
+mod sender;
+#[cfg(test)]
+mod sender_tests;
+mod signing;
+#[cfg(test)]
+mod tests;
+
+pub use client::WebhookClient;
+pub use guard::SystemResolver;
+pub use notices::JobNotices;
+pub use sender::WebhookSender;
