@@ -66,6 +66,7 @@ pub fn decide(facts: &RunFacts) -> RunDecision {
         StopCause::Lost => return RunDecision::Nothing,
         StopCause::Drain => return RunDecision::Release(ReleaseCause::Drain),
         StopCause::Canceled => return failed(EndReason::CanceledByUser),
+        StopCause::CanceledByOperator => return failed(EndReason::CanceledByOperator),
         StopCause::None => {}
     }
     if facts.is_too_large {
@@ -232,6 +233,13 @@ mod tests {
                     ..facts()
                 },
                 charged(EndReason::CanceledByUser),
+            ),
+            (
+                RunFacts {
+                    stop: StopCause::CanceledByOperator,
+                    ..facts()
+                },
+                charged(EndReason::CanceledByOperator),
             ),
             (
                 RunFacts {

@@ -74,8 +74,8 @@ pub struct SubmitRequest<'a> {
 
 /// The durable path of a process.
 pub struct Jobs {
-    shared: Arc<Shared>,
-    store: Arc<EmbeddedStore>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) store: Arc<EmbeddedStore>,
     signals: Arc<JobSignals>,
     clock: StoreClock,
     /// Models that accept jobs.
@@ -83,7 +83,7 @@ pub struct Jobs {
     choices: ArcSwap<JobChoices>,
     store_settings: Arc<EmbeddedSettings>,
     worker_settings: Arc<WorkerSettings>,
-    worker: WorkerId,
+    pub(super) worker: WorkerId,
     live: Arc<LiveOutputs>,
 }
 
@@ -114,6 +114,7 @@ impl Jobs {
             Arc::clone(&store_settings),
             Arc::clone(&signals),
             Arc::new(renderer),
+            Arc::clone(shared.metrics.jobs()),
         )?;
         Ok(Arc::new(Jobs {
             shared: Arc::clone(shared),
@@ -197,7 +198,14 @@ impl Jobs {
             .await
             .map_err(|error| refusal(&error))?;
         let id = match submitted {
-            SubmitResult::Created | SubmitResult::Exists(_) => id,
+            SubmitResult::Created => {
+                let spec = &request.model.runtime.spec;
+                let (kind, api) = (request.kind.name(), &request.request.api);
+                let metrics = self.shared.metrics.jobs();
+                metrics.record_submitted(&spec.id, kind, api);
+                id
+            }
+            SubmitResult::Exists(_) => id,
             SubmitResult::Duplicate(first) => first,
             SubmitResult::KeyMismatch => {
                 return Err(Refusal::Rejected {
@@ -313,7 +321,11 @@ impl Jobs {
         let canceled = self.store.cancel(id, by).await;
         let canceled = canceled.map_err(|error| refusal(&error))?;
         if let CancelResult::Requested(_) = canceled {
-            self.signals.stop(&id, super::signals::StopCause::Canceled);
+            let cause = match by {
+                CanceledBy::User => super::signals::StopCause::Canceled,
+                CanceledBy::Operator => super::signals::StopCause::CanceledByOperator,
+            };
+            self.signals.stop(&id, cause);
         }
         Ok(canceled)
     }

@@ -17,6 +17,8 @@ pub enum StopCause {
     None,
     /// Its cancel was requested.
     Canceled,
+    /// An operator has requested its cancel.
+    CanceledByOperator,
     /// Its end was written by another.
     Lost,
     /// The worker drains: the run is released.

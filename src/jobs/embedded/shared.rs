@@ -11,8 +11,9 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::jobs::signals::JobSignals;
-use crate::jobs::store::{EndRenderer, StoreError};
+use crate::jobs::store::{EndRenderer, StoreError, StoreStats};
 use crate::jobs::store_clock::StoreClock;
+use crate::telemetry::job_metrics::JobMetrics;
 
 /// Settings that a reload may change.
 #[derive(Debug, Default)]
@@ -38,6 +39,9 @@ pub(super) struct OwnerShared {
     pub renderer: Arc<dyn EndRenderer>,
     /// Reason for which nothing is stored; none while all is well. Held for one copy.
     pub problem: Mutex<Option<Arc<str>>>,
+    pub metrics: Arc<JobMetrics>,
+    /// Counts as they were lately. Held for one copy.
+    pub levels: Mutex<Arc<StoreStats>>,
 }
 
 /// Way back to a caller, who may have left.
