@@ -22,7 +22,6 @@ use super::shared::{OwnerShared, Reply};
 use crate::jobs::store::{
     EndRecord, NewStoredJob, StoreError, StoreStats, StoredEnd, StoredRun, WebhookSettlement,
 };
-use crate::telemetry::job_metrics::{EndedJob, JobMetrics};
 
 /// Calls in one transaction.
 const BATCH_MAX: usize = 512;
@@ -247,7 +246,7 @@ impl StoreOwner {
     fn publish(&self, hints: BatchHints) {
         self.publish_ready();
         let signals = &self.shared.signals;
-        count_ends(&self.shared.metrics, &hints.outcomes);
+        self.shared.count_ends(&hints.outcomes);
         for job in &hints.ended {
             signals.job_ended(job);
         }
@@ -334,7 +333,7 @@ impl OpenStore {
         if released.is_ok() {
             let cause = ReleaseCause::WorkerLost.name();
             shared.metrics.record_released(cause, count as u64);
-            count_ends(&shared.metrics, &hints.outcomes);
+            shared.count_ends(&hints.outcomes);
         }
         tracing::warn!(
             count,
@@ -507,22 +506,6 @@ impl OpenStore {
             oldest_ms: oldest.map(|(key, age)| (key, age.0)).collect(),
             by_account: Vec::new(),
         }
-    }
-}
-
-/// Counts ends that are committed.
-fn count_ends(metrics: &JobMetrics, outcomes: &[JobOutcome]) {
-    for outcome in outcomes {
-        let definition = &outcome.definition;
-        let taken = outcome.progress.taken.filter(|_| outcome.by_worker);
-        metrics.record_end(EndedJob {
-            model: &definition.model,
-            deployable: definition.deployable.as_str(),
-            kind: definition.kind.name(),
-            status: outcome.state.name(),
-            reason: outcome.reason.map(EndReason::code),
-            run_ms: taken.map(|taken| outcome.ended.since(taken).0),
-        });
     }
 }
 
