@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::controls::Controls;
 use super::insight::Insight;
+use super::jobs::{self, JobControls};
 use super::reload::{ReloadFailure, ReloadHandle};
 use super::response::{AdminResponse, EXPOSITION, send};
 use super::{capture, cross_site};
@@ -45,6 +46,16 @@ GET  /config/runtime       flags that are set while it runs, as JSON
 PUT  /config/runtime       set them: {\"allow_cloud_fallback\": true}
 GET  /explain              the last requests as JSON
 GET  /explain/{request id} what happened to one of them and why
+GET  /jobs?state={s}&model={m}&account={a}&cursor={c}
+                           durable jobs as JSON, newest first, 100 a page
+GET  /jobs/{id}            one of them, without secrets and large bodies
+POST /jobs/{id}/cancel     end it
+POST /jobs/{id}/requeue    submit the request of an ended one again
+GET  /jobs/queues          queues with counts, age, expected work and permits
+GET  /jobs/workers         processes that run jobs
+GET  /jobs/stores          the store: problem, live jobs, bytes, free disk
+POST /jobs/queues/{deployable}/pause, /resume, /purge
+                           take no job of a queue; take them again; cancel the queued ones
 POST /nodes/{name}/forget   forget another node until it is heard of again, and what it told of accounts
 POST /plugins/{name}/capture?calls={n}
                            write the next calls of a plugin, at most 1000, to a file in state_dir,
@@ -66,6 +77,7 @@ pub struct Admin {
     insight: Arc<dyn Insight>,
     controls: Arc<dyn Controls>,
     reload: ReloadHandle,
+    jobs: Option<Arc<dyn JobControls>>,
 }
 
 impl Admin {
@@ -79,7 +91,14 @@ impl Admin {
             insight,
             controls,
             reload,
+            jobs: None,
         }
+    }
+
+    /// Serves the paths of durable jobs from `jobs`, where they are configured.
+    pub fn with_jobs(mut self, jobs: Option<Arc<dyn JobControls>>) -> Admin {
+        self.jobs = jobs;
+        self
     }
 
     /// `body` is none when it did not come whole or is over its bound.
@@ -90,6 +109,9 @@ impl Admin {
         query: &str,
         body: Option<&[u8]>,
     ) -> AdminResponse {
+        if jobs::is_job_path(path) {
+            return jobs::respond(self.jobs.as_deref(), method, path, query).await;
+        }
         let captured = capture::plugin_in_path(path);
         let forgotten = node_in_path(path);
         let takes = match path {

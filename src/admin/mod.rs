@@ -2,13 +2,14 @@
 //! HTTP.
 //!
 //! No other module is known here: values to show come from [`Insight`], reloads go to a [`ReloadHandle`](reload::ReloadHandle),
-//! changes to [`Controls`]. `app` implements all three. At most 4 KiB of a request body are kept, for the one
+//! changes to [`Controls`], questions about jobs to [`JobControls`]. `app` implements all four. At most 4 KiB of a request body are kept, for the one
 //! path that reads one. The listener has no access control of its own, so its default address is loopback.
 
 mod capture;
 mod controls;
 mod cross_site;
 mod insight;
+mod jobs;
 mod listener;
 mod reload;
 mod response;
@@ -17,6 +18,10 @@ mod state;
 pub use capture::{CaptureError, CaptureReport};
 pub use controls::{Controls, FlagChanges};
 pub use insight::Insight;
+pub use jobs::{
+    JobAttempts, JobControlError, JobControls, JobFilter, JobPage, JobRecord, JobSummary,
+    JobsState, QueueReport, StoreReport, StoreState, WorkerReport,
+};
 pub use listener::Admin;
 pub use reload::{ReloadProblem, ReloadReport, ReloadRequest, reload_channel};
 pub use state::{

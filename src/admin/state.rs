@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::jobs::JobsState;
 use super::reload::ReloadProblem;
 use crate::plugin::PluginState;
 use crate::telemetry::EventCounts;
@@ -26,6 +27,9 @@ pub struct State {
     pub nodes: Vec<RemoteNodeState>,
     /// The event file.
     pub events: EventCounts,
+    /// Durable jobs; absent where they are not configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<JobsState>,
 }
 
 /// State of this process.

@@ -18,6 +18,7 @@ use super::capture::CaptureRecorder;
 use super::cluster::Membership;
 use super::discover::DiscoveryReport;
 use super::insight::NodeInsight;
+use super::job_controls::JobOperator;
 use super::jobs::JobTasks;
 use super::listen::{AdminThread, Listeners};
 use super::load::{Loader, PreparedConfig};
@@ -116,12 +117,17 @@ impl Gateway {
             loader,
             Arc::clone(&recorder),
             logs,
+            jobs.clone(),
         ));
         let controls = RuntimeKeeper::new(Arc::clone(&shared.runtime), state_dir.clone());
+        let operator = jobs
+            .clone()
+            .map(|jobs| Arc::new(JobOperator::new(jobs)) as _);
+        let admin = Admin::new(Arc::clone(&insight) as _, controls, handle).with_jobs(operator);
         Ok(Gateway {
             edge: Arc::new(DownstreamServer::new(Arc::clone(&shared), jobs.clone())),
             jobs,
-            admin: Arc::new(Admin::new(Arc::clone(&insight) as _, controls, handle)),
+            admin: Arc::new(admin),
             insight,
             shared,
             listeners,

@@ -18,10 +18,12 @@ use crate::admin::{
 };
 use crate::app::capture::CaptureRecorder;
 use crate::app::cluster;
+use crate::app::job_controls;
 use crate::app::load::Loader;
 use crate::app::reload::ConfigStatus;
 use crate::config;
 use crate::downstream::ClientConnections;
+use crate::jobs::Jobs;
 use crate::peer::{IncompatibleNode, PROTOCOL_VERSION};
 use crate::plugin::{BreakerState, PluginSnapshot};
 use crate::state::{ConfigSnapshot, Shared};
@@ -44,6 +46,7 @@ pub struct NodeInsight {
     loader: Arc<Loader>,
     recorder: Arc<CaptureRecorder>,
     logs: LogHandle,
+    jobs: Option<Arc<Jobs>>,
     started_at: String,
 }
 
@@ -56,6 +59,7 @@ impl NodeInsight {
         loader: Arc<Loader>,
         recorder: Arc<CaptureRecorder>,
         logs: LogHandle,
+        jobs: Option<Arc<Jobs>>,
     ) -> NodeInsight {
         let started_at = rfc3339(shared.clock.wall_at(0));
         NodeInsight {
@@ -65,6 +69,7 @@ impl NodeInsight {
             loader,
             recorder,
             logs,
+            jobs,
             started_at,
         }
     }
@@ -103,6 +108,7 @@ impl NodeInsight {
             exports: self.shared.exports.counts(),
             plugins: self.plugin_levels(&snapshot.plugins),
             nodes: cluster::levels(&self.shared),
+            jobs: self.jobs.as_ref().map(|jobs| jobs.levels()),
         }
     }
 
@@ -219,6 +225,7 @@ impl Insight for NodeInsight {
             plugins: snapshot.plugins.state(),
             nodes: self.remote_nodes(),
             events: self.shared.sink.counts(),
+            jobs: self.jobs.as_deref().map(job_controls::state),
         }
     }
 

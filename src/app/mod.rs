@@ -18,6 +18,7 @@ mod heap;
 mod housekeeping;
 mod insight;
 mod interim_config;
+mod job_controls;
 #[cfg(test)]
 mod job_receiver;
 mod jobs;

@@ -1,6 +1,6 @@
-//! Questions to the admin listener of a gateway that runs: one GET over a connection of its own.
+//! Questions to the admin listener of a gateway that runs: one request over a connection of its own.
 //!
-//! Reading only: GET changes nothing there. Bounds: 5 s to connect, 30 s of silence, 256 MiB of response.
+//! GET changes nothing there; POST has no body. Bounds: 5 s to connect, 30 s of silence, 256 MiB of response.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -84,7 +84,19 @@ pub fn listener(file: Option<&Path>) -> Result<AdminListener, String> {
 /// # Errors
 /// A sentence: nothing listens there, or it is no admin listener.
 pub fn get(address: SocketAddr, path: &str) -> Result<FetchedResponse, String> {
-    exchange(address, path).map_err(|error| {
+    ask(address, "GET", path)
+}
+
+/// Posts to `path`, without a body.
+///
+/// # Errors
+/// A sentence: nothing listens there, or it is no admin listener. The change may be made all the same.
+pub fn post(address: SocketAddr, path: &str) -> Result<FetchedResponse, String> {
+    ask(address, "POST", path)
+}
+
+fn ask(address: SocketAddr, method: &str, path: &str) -> Result<FetchedResponse, String> {
+    exchange(address, method, path).map_err(|error| {
         format!(
             "the admin listener at {address} does not answer: {error}; is the gateway running, and is this \
              its `listen.admin`?"
@@ -92,11 +104,21 @@ pub fn get(address: SocketAddr, path: &str) -> Result<FetchedResponse, String> {
     })
 }
 
-fn exchange(address: SocketAddr, path: &str) -> Result<FetchedResponse, std::io::Error> {
+fn exchange(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+) -> Result<FetchedResponse, std::io::Error> {
     let stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)?;
     stream.set_read_timeout(Some(SILENCE_LIMIT))?;
     stream.set_write_timeout(Some(SILENCE_LIMIT))?;
-    let head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let length = if method == "GET" {
+        ""
+    } else {
+        "Content-Length: 0\r\n"
+    };
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\n{length}Connection: close\r\n\r\n");
     (&stream).write_all(head.as_bytes())?;
     let mut reader = BufReader::new(stream);
     let mut line = || {

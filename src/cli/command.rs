@@ -11,7 +11,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::output::{print, problem};
-use super::{diff, explain, key, plugin};
+use super::{diff, explain, jobs, key, plugin};
 use crate::config::{LoadedConfig, Problem};
 use crate::plugin as plugin_host;
 use crate::telemetry::printable;
@@ -33,6 +33,7 @@ Examples:
   infergate serve --config infergate.yaml      run it; the file is reloaded when it changes
   infergate config diff infergate.yaml         what the file would change in the gateway that runs
   infergate explain last                       what happened to the newest request and why
+  infergate jobs queues                        durable jobs: what waits and runs, and how old it is
   kill -HUP $(pidof infergate)                 reload by hand
   curl -X POST http://127.0.0.1:9090/reload    the same, answering with what changed
 
@@ -108,6 +109,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// List and change the durable jobs of a gateway: cancel, requeue, pause and purge queues.
+    #[command(after_help = jobs::HELP)]
+    Jobs(jobs::JobsArgs),
     /// Make API keys.
     #[command(after_help = "Example: infergate key new")]
     Key {
@@ -215,6 +219,7 @@ pub fn run() -> ExitCode {
             config,
             json,
         } => explain::run(id.as_deref(), admin.as_deref(), config.as_deref(), json),
+        Command::Jobs(args) => jobs::run(&args),
         Command::Key {
             what: KeyCommand::New,
         } => match key::new() {

@@ -7,6 +7,8 @@ mod admin;
 mod command;
 mod diff;
 mod explain;
+mod job_tables;
+mod jobs;
 mod key;
 mod output;
 pub(crate) mod plugin;

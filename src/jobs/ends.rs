@@ -237,6 +237,13 @@ mod tests {
             ),
             (
                 RunFacts {
+                    stop: StopCause::Canceled(CanceledBy::Operator),
+                    ..facts()
+                },
+                charged(EndReason::CanceledByOperator),
+            ),
+            (
+                RunFacts {
                     stop: StopCause::Lost,
                     ..facts()
                 },

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use infergate_core::ModelId;
 use infergate_core::api::Operation;
+use infergate_core::job::JobId;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -43,6 +44,9 @@ pub struct StoredRequest {
     /// Destination of a training as `owner/name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<Arc<str>>,
+    /// Job whose request it repeats, where an operator has queued it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<JobId>,
 }
 
 impl StoredRequest {

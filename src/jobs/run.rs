@@ -70,6 +70,7 @@ impl RunContext {
     /// Runs a taken job to its end.
     pub async fn run(&self, stored: StoredRun, permit: Permit) {
         let StoredRun { taken, payload } = stored;
+        self.count_start(&taken);
         let (_guard, stop) = self.signals.register_run(taken.definition.id);
         let request = match StoredRequest::read(&payload) {
             Ok(request) => request,
@@ -350,6 +351,7 @@ impl RunContext {
             match self.store.finish(&self.worker, end).await {
                 Ok(WriteResult::Done | WriteResult::Already) => return,
                 Ok(WriteResult::Stale) => {
+                    self.shared.metrics.jobs().record_refused_write("finish");
                     tracing::debug!(%job, "the end of a job was written by another");
                     return;
                 }
@@ -372,12 +374,34 @@ impl RunContext {
                 not_before,
             };
             match self.store.release(&self.worker, release).await {
-                Ok(_) => return,
+                Ok(result) => return self.count_release(cause, result),
                 Err(error) => {
                     tracing::warn!(%job, %error, "a job cannot be queued again yet");
                     tokio::time::sleep(WRITE_RETRY).await;
                 }
             }
+        }
+    }
+}
+
+impl RunContext {
+    /// Counts the first start of a job.
+    fn count_start(&self, taken: &TakenJob) {
+        let definition = &taken.definition;
+        if taken.progress.epoch == 1 {
+            let started = taken.progress.started.unwrap_or(definition.created);
+            let delay = started.since(definition.created).0;
+            let metrics = self.shared.metrics.jobs();
+            metrics.record_start(&definition.model, definition.deployable.as_str(), delay);
+        }
+    }
+
+    fn count_release(&self, cause: ReleaseCause, result: WriteResult) {
+        let metrics = self.shared.metrics.jobs();
+        match result {
+            WriteResult::Done => metrics.record_released(cause.name(), 1),
+            WriteResult::Stale => metrics.record_refused_write("release"),
+            WriteResult::Already => {}
         }
     }
 }

@@ -65,8 +65,8 @@ pub struct SubmitRequest<'a> {
 
 /// The durable path of a process.
 pub struct Jobs {
-    shared: Arc<Shared>,
-    store: Arc<EmbeddedStore>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) store: Arc<EmbeddedStore>,
     signals: Arc<JobSignals>,
     clock: StoreClock,
     /// Models that accept jobs.
@@ -74,7 +74,7 @@ pub struct Jobs {
     choices: ArcSwap<JobChoices>,
     store_settings: Arc<EmbeddedSettings>,
     worker_settings: Arc<WorkerSettings>,
-    worker: WorkerId,
+    pub(super) worker: WorkerId,
     live: Arc<LiveOutputs>,
     /// Notified when another configuration is in force.
     reloaded: Notify,
@@ -111,6 +111,7 @@ impl Jobs {
             Arc::clone(&store_settings),
             Arc::clone(&signals),
             Arc::new(renderer),
+            Arc::clone(shared.metrics.jobs()),
         )?;
         let resolver = Box::new(SystemResolver);
         let webhooks = WebhookClient::new(&folder, choices.clone(), resolver, None);
@@ -302,7 +303,14 @@ impl Jobs {
             .await
             .map_err(|error| refusal(&error))?;
         let id = match submitted {
-            SubmitResult::Created | SubmitResult::Exists(_) => id,
+            SubmitResult::Created => {
+                let spec = &request.model.runtime.spec;
+                let (kind, api) = (request.kind.name(), &request.request.api);
+                let metrics = self.shared.metrics.jobs();
+                metrics.record_submitted(&spec.id, kind, api);
+                id
+            }
+            SubmitResult::Exists(_) => id,
             SubmitResult::Duplicate(first) => first,
             SubmitResult::KeyMismatch => {
                 return Err(Refusal::Rejected {

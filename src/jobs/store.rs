@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use infergate_core::AccountId;
 use infergate_core::job::{
-    CancelResult, CanceledBy, DeployableKey, DeployableState, EndReason, HeartbeatReply, HeldJobs,
-    JobDefinition, JobId, JobKind, JobOutcome, JobProgress, JobState, NewJob, Release, RunEnd,
-    StoreTime, SubmitResult, TakeRequest, TakenJob, WorkerId, WriteResult,
+    CancelResult, CanceledBy, DeployableKey, DeployableState, EndReason, FlowCounts,
+    HeartbeatReply, HeldJobs, JobDefinition, JobId, JobKind, JobOutcome, JobProgress, JobState,
+    NewJob, Release, RunEnd, StoreTime, SubmitResult, TakeRequest, TakenJob, WorkerId, WriteResult,
 };
+use infergate_core::{AccountId, ModelId};
 
 /// Failure of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -105,6 +105,8 @@ pub struct JobListing {
     pub kind: Option<JobKind>,
     /// State of the jobs; none for every state.
     pub state: Option<JobState>,
+    /// Model of the jobs; none for every model. Not indexed: for operators.
+    pub model: Option<ModelId>,
     /// Place before which the list goes on; none for the newest.
     pub before: Option<i64>,
     /// Jobs at most.
@@ -163,12 +165,25 @@ pub struct StoreStats {
     pub live_bytes: u64,
     /// Age of the oldest queued job of each queue, milliseconds.
     pub oldest_ms: Vec<(DeployableKey, u64)>,
+    /// Queued jobs of each queue by account. Empty in levels that were not asked for.
+    pub by_account: Vec<(DeployableKey, FlowCounts)>,
 }
 
 /// Makes the record of an end that no worker has written.
 pub trait EndRenderer: Send + Sync {
     /// Returns result and event of a job that ended without a run.
     fn render(&self, outcome: &JobOutcome, payload: &[u8]) -> EndRecord;
+}
+
+impl StoreError {
+    /// Returns the name in metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            StoreError::Unavailable(_) => "unavailable",
+            StoreError::Overloaded => "overloaded",
+            StoreError::Timeout => "timeout",
+        }
+    }
 }
 
 /// Store of jobs.

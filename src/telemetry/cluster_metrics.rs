@@ -8,10 +8,50 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
 
-use super::metrics::{ForwardResult, NodeChange, NodeLevels, register};
+use super::metrics::{ForwardResult, NodeLevels, register};
 
 /// Sites with a label of their own; nodes name theirs themselves.
 const SITES_MAX: usize = 256;
+
+/// Change of another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeChange {
+    /// First report of the node.
+    Appeared,
+    /// Restarted.
+    Restarted,
+    /// Draining.
+    Draining,
+    /// No more reports.
+    Lost,
+    /// Back after it was lost, or after it drained.
+    Returned,
+    /// Lost for so long that it was forgotten.
+    Forgotten,
+}
+
+impl NodeChange {
+    pub(super) const ALL: [NodeChange; 6] = [
+        NodeChange::Appeared,
+        NodeChange::Restarted,
+        NodeChange::Draining,
+        NodeChange::Lost,
+        NodeChange::Returned,
+        NodeChange::Forgotten,
+    ];
+
+    /// The word for it in metric labels and log lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            NodeChange::Appeared => "appeared",
+            NodeChange::Restarted => "restarted",
+            NodeChange::Draining => "draining",
+            NodeChange::Lost => "lost",
+            NodeChange::Returned => "returned",
+            NodeChange::Forgotten => "forgotten",
+        }
+    }
+}
 
 /// Metrics of the other nodes.
 pub(super) struct ClusterMetrics {

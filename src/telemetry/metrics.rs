@@ -15,8 +15,10 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 
 use super::cluster_metrics::ClusterMetrics;
+pub use super::cluster_metrics::NodeChange;
 use super::event_sink::EventCounts;
 use super::export_metrics::ExportMetrics;
+use super::job_metrics::{JobLevels, JobMetrics};
 pub use super::model_metrics::ModelMetrics;
 use super::otlp::ExportCounts;
 use super::plugin_metrics::{PluginLevels, PluginMetricsRegistry};
@@ -136,46 +138,6 @@ impl EndpointChange {
     }
 }
 
-/// Change of another node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeChange {
-    /// First report of the node.
-    Appeared,
-    /// Restarted.
-    Restarted,
-    /// Draining.
-    Draining,
-    /// No more reports.
-    Lost,
-    /// Back after it was lost, or after it drained.
-    Returned,
-    /// Lost for so long that it was forgotten.
-    Forgotten,
-}
-
-impl NodeChange {
-    pub(super) const ALL: [NodeChange; 6] = [
-        NodeChange::Appeared,
-        NodeChange::Restarted,
-        NodeChange::Draining,
-        NodeChange::Lost,
-        NodeChange::Returned,
-        NodeChange::Forgotten,
-    ];
-
-    /// The word for it in metric labels and log lines.
-    pub const fn name(self) -> &'static str {
-        match self {
-            NodeChange::Appeared => "appeared",
-            NodeChange::Restarted => "restarted",
-            NodeChange::Draining => "draining",
-            NodeChange::Lost => "lost",
-            NodeChange::Returned => "returned",
-            NodeChange::Forgotten => "forgotten",
-        }
-    }
-}
-
 /// The other nodes at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeLevels {
@@ -257,6 +219,8 @@ pub struct Levels {
     pub plugins: PluginLevels,
     /// The other nodes.
     pub nodes: NodeLevels,
+    /// Durable jobs; none where they are not configured.
+    pub jobs: Option<JobLevels>,
 }
 
 /// Result of a reload.
@@ -277,6 +241,7 @@ pub struct Metrics {
     models: RwLock<BTreeMap<ModelId, Arc<ModelMetrics>>>,
     no_model: Arc<ModelMetrics>,
     plugins: Arc<PluginMetricsRegistry>,
+    jobs: Arc<JobMetrics>,
     /// Held through a scrape, which sets gauges and then reads them.
     scrape: Mutex<()>,
 }
@@ -329,6 +294,7 @@ impl Metrics {
             models: RwLock::default(),
             no_model: Arc::new(ModelMetrics::new(NO_MODEL)),
             plugins: Arc::default(),
+            jobs: Arc::default(),
             scrape: Mutex::default(),
         }
     }
@@ -367,8 +333,14 @@ impl Metrics {
         &self.plugins
     }
 
+    /// The metrics of durable jobs, for the durable path.
+    pub fn jobs(&self) -> &Arc<JobMetrics> {
+        &self.jobs
+    }
+
     /// Drops the series of every model that is not `configured` any more. Call it at a reload.
     pub fn retain(&self, configured: &[ModelId]) {
+        self.jobs.retain(configured);
         self.models
             .write()
             .retain(|model, _| configured.contains(model));
@@ -438,6 +410,9 @@ impl Metrics {
         let _one_scrape = self.scrape.lock();
         self.node.set(levels);
         self.plugins.set(&levels.plugins);
+        if let Some(levels) = &levels.jobs {
+            self.jobs.set(levels);
+        }
         for levels in &levels.models {
             if let Some(model) = self.known(&levels.model) {
                 model.set(levels);
@@ -454,6 +429,7 @@ impl Metrics {
             .flat_map(|model| model.gather())
             .chain(nameless)
             .chain(self.plugins.gather())
+            .chain(self.jobs.gather())
             .chain(self.registry.gather());
         TextEncoder::new()
             .encode_to_string(&merge_families(families))

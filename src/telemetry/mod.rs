@@ -11,6 +11,7 @@ mod cluster_metrics;
 pub mod event;
 pub mod event_sink;
 mod export_metrics;
+pub mod job_metrics;
 pub mod log;
 pub mod metrics;
 mod model_metrics;

@@ -28,6 +28,7 @@ mod failover;
 mod fallbacks;
 mod framing;
 mod gossip;
+mod job_operations;
 mod jobs;
 mod limits;
 mod logs;

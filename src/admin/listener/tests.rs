@@ -85,6 +85,7 @@ impl Insight for Shown {
                 dropped: 5,
                 ..EventCounts::default()
             },
+            jobs: None,
         }
     }
 

@@ -202,6 +202,7 @@ fn prepare(
         deployment: None,
         stream_token: has_text_output(spec.task).then(stream_token),
         destination: read.destination.map(Arc::from),
+        retry_of: None,
     };
     let submit = PreparedSubmit {
         kind: JobKind::Prediction,

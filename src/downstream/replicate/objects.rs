@@ -95,6 +95,7 @@ pub(super) async fn list(
         account: Some(account.id.clone()),
         kind: Some(kind_of(collection)),
         state: None,
+        model: None,
         before,
         limit: PAGE_OBJECTS + 1,
     };

@@ -280,6 +280,11 @@ impl Database {
                 sql.push_str(&format!(" AND {column} = ?{}", values.len()));
             }
         }
+        if let Some(model) = &listing.model {
+            values.push(Value::Text(model.as_str().to_owned()));
+            let place = values.len();
+            sql.push_str(&format!(" AND definition ->> 'model' = ?{place}"));
+        }
         values.push(Value::Integer(
             i64::try_from(listing.limit).unwrap_or(i64::MAX),
         ));

@@ -2,11 +2,11 @@
 //!
 //! Decides nothing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use infergate_core::job::{
@@ -25,6 +25,7 @@ use crate::jobs::store::{
     StoreStats, StoredEnd, StoredJob, StoredRun, WebhookSettlement,
 };
 use crate::jobs::store_clock::StoreClock;
+use crate::telemetry::job_metrics::{JobMetrics, StoreCall};
 
 /// Calls that may wait for one of the threads.
 const WAITING_MAX: usize = 4096;
@@ -52,6 +53,7 @@ impl EmbeddedStore {
         settings: Arc<EmbeddedSettings>,
         signals: Arc<JobSignals>,
         renderer: Arc<dyn EndRenderer>,
+        metrics: Arc<JobMetrics>,
     ) -> std::io::Result<EmbeddedStore> {
         let shared = Arc::new(OwnerShared {
             path: folder.join(FILE),
@@ -60,6 +62,8 @@ impl EmbeddedStore {
             signals,
             renderer,
             problem: Mutex::new(Some("it is being opened".into())),
+            metrics,
+            levels: Mutex::default(),
         });
         let (commands, waiting) = mpsc::sync_channel(WAITING_MAX);
         let (opened, is_open) = mpsc::sync_channel(1);
@@ -86,37 +90,57 @@ impl EmbeddedStore {
         self.shared.problem.lock().clone()
     }
 
+    /// Returns counts that are about a second old. Waits for nothing.
+    pub fn levels(&self) -> Arc<StoreStats> {
+        Arc::clone(&self.shared.levels.lock())
+    }
+
+    /// Returns the path of the file.
+    pub fn path(&self) -> PathBuf {
+        self.shared.path.clone()
+    }
+
+    /// Counts a call that has ended, and returns its answer.
+    fn measured<T>(
+        &self,
+        verb: &'static str,
+        began: Instant,
+        answer: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.shared.metrics.record_call(StoreCall {
+            verb,
+            secs: began.elapsed().as_secs_f64(),
+            error: answer.as_ref().err().map(StoreError::name),
+        });
+        answer
+    }
+
     async fn call<T>(
         &self,
         command: impl FnOnce(Reply<T>) -> StoreCommand,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        wait(
-            self.commands
-                .try_send(command(Reply(reply)))
-                .map_err(as_error)?,
-            answer,
-        )
-        .await
+        let (command, began) = (command(Reply(reply)), Instant::now());
+        let verb = command.verb();
+        let sent = self.commands.try_send(command).map_err(as_error);
+        self.measured(verb, began, wait(sent, answer).await)
     }
 
     async fn read<T>(&self, query: impl FnOnce(Reply<T>) -> Query) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        wait(
-            self.queries
-                .try_send(query(Reply(reply)))
-                .map_err(as_error)?,
-            answer,
-        )
-        .await
+        let (query, began) = (query(Reply(reply)), Instant::now());
+        let verb = query.verb();
+        let sent = self.queries.try_send(query).map_err(as_error);
+        self.measured(verb, began, wait(sent, answer).await)
     }
 }
 
 /// Waits for the answer of a call that was sent.
 async fn wait<T>(
-    _sent: (),
+    sent: Result<(), StoreError>,
     answer: oneshot::Receiver<Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
+    sent?;
     match tokio::time::timeout(CALL_TIMEOUT, answer).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => Err(StoreError::Unavailable("its thread has ended".into())),

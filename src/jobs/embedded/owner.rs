@@ -13,8 +13,8 @@ use hashbrown::HashSet;
 use infergate_core::Millis;
 use infergate_core::job::{
     CancelResult, CanceledBy, DeployableKey, EndReason, HeartbeatReply, HeldJobs, JobChange, JobId,
-    JobState, JobTable, Release, ReleaseCause, StoreTime, SubmitResult, TakeRequest, WorkerId,
-    WriteResult,
+    JobOutcome, JobState, JobTable, Release, ReleaseCause, StoreTime, SubmitResult, TakeRequest,
+    WorkerId, WriteResult,
 };
 
 use super::database::{Access, Database};
@@ -33,6 +33,9 @@ const EXPIRED_MAX: usize = 1000;
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// Time that an idempotency key is kept.
 const KEY_KEPT: Millis = Millis::from_secs(24 * 3600);
+/// Least interval of levels for metrics, milliseconds, and the part of the thread's time that they may take.
+const LEVELS_EVERY_MS: u64 = 1000;
+const LEVELS_PART: u64 = 100;
 /// Undelivered webhooks that are kept for operators.
 const DEAD_WEBHOOKS_MAX: usize = 10_000;
 
@@ -65,6 +68,7 @@ struct OpenStore {
 #[derive(Default)]
 struct BatchHints {
     ended: Vec<JobId>,
+    outcomes: Vec<JobOutcome>,
     changed: Vec<JobId>,
     has_webhooks: bool,
 }
@@ -79,6 +83,7 @@ pub(super) struct StoreOwner {
     housekeeping_at: StoreTime,
     /// Moment before which a store that failed is not opened again.
     retry_at: StoreTime,
+    levels_at: StoreTime,
     /// The first opening of the process: running jobs are those of a dead one.
     is_first: bool,
 }
@@ -92,6 +97,7 @@ impl StoreOwner {
             lock: None,
             housekeeping_at: StoreTime::default(),
             retry_at: StoreTime::default(),
+            levels_at: StoreTime::default(),
             is_first: true,
         }
     }
@@ -140,6 +146,7 @@ impl StoreOwner {
                 }
                 self.open = Some(open);
                 self.publish_ready();
+                self.publish_levels();
             }
             Err(error) => self.fail(&error),
         }
@@ -197,7 +204,8 @@ impl StoreOwner {
         if commands.is_empty() && !is_due && !is_housekeeping {
             return;
         }
-        let mut answers: Vec<PendingReply> = Vec::with_capacity(commands.len());
+        let count = commands.len();
+        let mut answers: Vec<PendingReply> = Vec::with_capacity(count);
         let mut hints = BatchHints::default();
         let written = open.transact(&self.shared, now, |open| {
             open.table.expire(DUTY_MAX, now);
@@ -217,7 +225,11 @@ impl StoreOwner {
                 for answer in answers {
                     answer(None);
                 }
+                if count > 0 {
+                    self.shared.metrics.record_batch(count);
+                }
                 self.publish(hints);
+                self.publish_levels();
                 if is_housekeeping && let Some(open) = &self.open {
                     // Space is given back in small steps; a failure leaves the file as large as it is.
                     let _ = open.database.shrink();
@@ -237,6 +249,7 @@ impl StoreOwner {
     fn publish(&self, hints: BatchHints) {
         self.publish_ready();
         let signals = &self.shared.signals;
+        self.shared.count_ends(&hints.outcomes);
         for job in &hints.ended {
             signals.job_ended(job);
         }
@@ -250,6 +263,19 @@ impl StoreOwner {
         if hints.has_webhooks {
             signals.webhooks.notify_one();
         }
+    }
+
+    /// Puts down the present counts for metrics and `/state`, at most once a second.
+    fn publish_levels(&mut self) {
+        let Some(open) = &self.open else { return };
+        let now = self.shared.clock.now();
+        if now < self.levels_at {
+            return;
+        }
+        let levels = Arc::new(open.stats(now));
+        *self.shared.levels.lock() = levels;
+        let took = self.shared.clock.now().since(now).0;
+        self.levels_at = now + Millis((took * LEVELS_PART).max(LEVELS_EVERY_MS));
     }
 
     fn publish_ready(&self) {
@@ -307,6 +333,11 @@ impl OpenStore {
             open.write_changes(shared, &mut hints, None)
         });
         let count: usize = workers.iter().map(|(_, jobs)| jobs).sum();
+        if released.is_ok() {
+            let cause = ReleaseCause::WorkerLost.name();
+            shared.metrics.record_released(cause, count as u64);
+            shared.count_ends(&hints.outcomes);
+        }
         tracing::warn!(
             count,
             "jobs that ran when the last process ended are queued again"
@@ -346,6 +377,7 @@ impl OpenStore {
                     }
                     hints.has_webhooks |= outcome.definition.has_webhook;
                     hints.ended.push(id);
+                    hints.outcomes.push(outcome);
                 }
             }
         }
@@ -409,7 +441,14 @@ impl OpenStore {
                 self.database.set_paused(&deployable, is_paused)?;
                 answers.push(later(reply, ()));
             }
-            StoreCommand::Stats(reply) => answers.push(later(reply, self.stats(now))),
+            StoreCommand::Stats(reply) => {
+                let mut stats = self.stats(now);
+                let keys = stats.deployables.iter().map(|state| &state.key);
+                stats.by_account = keys
+                    .map(|key| (key.clone(), self.table.queued_by_account(key)))
+                    .collect();
+                answers.push(later(reply, stats));
+            }
             StoreCommand::AcknowledgeEvents(places, reply) => {
                 self.database.delete_events(&places)?;
                 answers.push(later(reply, ()));
@@ -468,6 +507,7 @@ impl OpenStore {
             live: self.table.len(),
             live_bytes: self.table.bytes(),
             oldest_ms: oldest.map(|(key, age)| (key, age.0)).collect(),
+            by_account: Vec::new(),
         }
     }
 }
@@ -481,6 +521,24 @@ fn later<T: Send + 'static>(reply: Reply<T>, result: T) -> PendingReply {
 }
 
 impl StoreCommand {
+    /// Returns the name in metrics.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            StoreCommand::Submit(..) => "submit",
+            StoreCommand::Take(..) => "take",
+            StoreCommand::Finish(..) => "finish",
+            StoreCommand::Release(..) => "release",
+            StoreCommand::Cancel(..) => "cancel",
+            StoreCommand::Heartbeat(..) => "heartbeat",
+            StoreCommand::Retire(..) => "retire",
+            StoreCommand::EndQueued(..) => "end_queued",
+            StoreCommand::SetPaused(..) => "set_paused",
+            StoreCommand::Stats(..) => "stats",
+            StoreCommand::AcknowledgeEvents(..) => "acknowledge_events",
+            StoreCommand::SettleWebhook(..) => "settle_webhook",
+        }
+    }
+
     fn refuse(self, error: StoreError) {
         match self {
             StoreCommand::Submit(_, reply) => reply.send(Err(error)),

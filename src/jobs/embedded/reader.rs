@@ -21,6 +21,17 @@ pub(super) enum Query {
 }
 
 impl Query {
+    /// Returns the name in metrics.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Query::Job(..) => "get",
+            Query::List(..) => "list",
+            Query::Events(..) => "pending_events",
+            Query::NewWebhooks(..) => "new_webhooks",
+            Query::Webhooks(..) => "webhooks",
+        }
+    }
+
     fn refuse(self, error: StoreError) {
         match self {
             Query::Job(_, reply) => reply.send(Err(error)),

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use infergate_core::Millis;
+use infergate_core::job::{EndReason, JobOutcome};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::jobs::signals::JobSignals;
-use crate::jobs::store::{EndRenderer, StoreError};
+use crate::jobs::store::{EndRenderer, StoreError, StoreStats};
 use crate::jobs::store_clock::StoreClock;
+use crate::telemetry::job_metrics::{EndedJob, JobMetrics};
 
 /// Settings that a reload may change.
 #[derive(Debug, Default)]
@@ -38,6 +40,27 @@ pub(super) struct OwnerShared {
     pub renderer: Arc<dyn EndRenderer>,
     /// Reason for which nothing is stored; none while all is well. Held for one copy.
     pub problem: Mutex<Option<Arc<str>>>,
+    pub metrics: Arc<JobMetrics>,
+    /// Counts as they were lately. Held for one copy.
+    pub levels: Mutex<Arc<StoreStats>>,
+}
+
+impl OwnerShared {
+    /// Counts ends that are committed.
+    pub fn count_ends(&self, outcomes: &[JobOutcome]) {
+        for outcome in outcomes {
+            let definition = &outcome.definition;
+            let taken = outcome.progress.taken.filter(|_| outcome.by_worker);
+            self.metrics.record_end(EndedJob {
+                model: &definition.model,
+                deployable: definition.deployable.as_str(),
+                kind: definition.kind.name(),
+                status: outcome.state.name(),
+                reason: outcome.reason.map(EndReason::code),
+                run_ms: taken.map(|taken| outcome.ended.since(taken).0),
+            });
+        }
+    }
 }
 
 /// Way back to a caller, who may have left.
