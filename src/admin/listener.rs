@@ -68,7 +68,7 @@ const TRACES_LISTED_MAX: usize = 100;
 /// Hex digits of a request id.
 const REQUEST_ID_DIGITS: usize = 32;
 
-const NOT_AN_ID: &str = "a request id is 32 hex digits in lower case, or the id of a job: the `x-request-id` of the answer, `request_id` in the event file; `GET /explain` lists the last ones";
+const NOT_AN_ID: &str = "a request id is 32 hex digits in lower case, or the id of a job with the number of its start: the `x-request-id` of the answer, `request_id` in the event file; `GET /explain` lists the last ones";
 
 const NO_TRACE: &str = "no trace of this request here: it may still be under way, have come without a key that is known, be overwritten by later ones, be one of many that nothing happened to, or have been served by another node; `GET /explain` lists the last ones, and the event file has a line of every request";
 
@@ -171,8 +171,7 @@ impl Admin {
     async fn explain(&self, request_id: &str) -> AdminResponse {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let is_request = request_id.len() == REQUEST_ID_DIGITS && request_id.bytes().all(is_digit);
-        // The run of a job has the job's id.
-        if !is_request && request_id.parse::<JobId>().is_err() {
+        if !is_request && !is_run(request_id) {
             return AdminResponse::error(404, NOT_AN_ID);
         }
         match self.insight.trace(request_id).await {
@@ -282,6 +281,15 @@ async fn read_body(session: &mut ServerSession) -> pingora_error::Result<Vec<u8>
         body.extend_from_slice(&piece[..piece.len().min(room)]);
     }
     Ok(body)
+}
+
+/// Returns whether the id is that of a job's run: the job, a colon, and the number of the start.
+fn is_run(request_id: &str) -> bool {
+    let is_number = |text: &str| {
+        (1..=10).contains(&text.len()) && !text.contains(|c: char| !c.is_ascii_digit())
+    };
+    let parts = request_id.split_once(':');
+    parts.is_some_and(|(job, start)| job.parse::<JobId>().is_ok() && is_number(start))
 }
 
 #[cfg(test)]

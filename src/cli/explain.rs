@@ -67,7 +67,10 @@ fn fetch(address: SocketAddr, id: Option<&str>) -> Result<(u16, Value), String> 
         Some(id) => id.to_owned(),
     };
     // The listener refuses a text that is not an id; its path has one segment.
-    let is_id = id.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !id.is_empty();
+    let is_id = id
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b':')
+        && !id.is_empty();
     get(&format!("/explain/{}", if is_id { &id } else { "-" }))
 }
 

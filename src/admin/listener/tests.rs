@@ -446,7 +446,10 @@ async fn a_trace_is_found_by_its_exact_id_and_other_ids_get_a_hint() {
         "0123456789ABCDEF0123456789ABCDEF",
         "0123456789abcdef0123456789abcdef/",
         "0123456789abcdef0123456789abcdef0",
-        "in3z5zhqo56ovltcdr3tsnxw60",
+        "in3z5zhqo56ovltcdr3tsnxw6h",
+        "in3z5zhqo56ovltcdr3tsnxw6h:",
+        "in3z5zhqo56ovltcdr3tsnxw6h:+1",
+        "in3z5zhqo56ovltcdr3tsnxw60:1",
         "%30123456789abcdef0123456789abcdef",
         "explain/0123456789abcdef0123456789abcdef",
     ] {
@@ -457,6 +460,13 @@ async fn a_trace_is_found_by_its_exact_id_and_other_ids_get_a_hint() {
             "{odd}"
         );
     }
+    let run = ask(&f.admin, "GET", "/explain/in3z5zhqo56ovltcdr3tsnxw6h:1").await;
+    assert!(
+        run.json()["error"]
+            .as_str()
+            .unwrap()
+            .starts_with("no trace")
+    );
 }
 
 #[tokio::test]
