@@ -81,6 +81,27 @@ pub trait JobControls: Send + Sync + 'static {
     async fn set_paused(&self, queue: &str, is_paused: bool) -> Answered<Value>;
     /// Ends the queued jobs of a queue.
     async fn purge(&self, queue: &str) -> Answered<Value>;
+    /// Webhooks that wait, or that were given up.
+    async fn webhooks(&self, is_dead: bool) -> Answered<Vec<WebhookReport>>;
+    /// Delivers a webhook again that was given up.
+    async fn retry_webhook(&self, id: &str) -> Answered<Value>;
+}
+
+/// Webhook that is not delivered.
+#[derive(Clone, Debug, Serialize)]
+pub struct WebhookReport {
+    /// Id of the message.
+    pub id: String,
+    /// Job whose end it tells.
+    pub job: String,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// It was given up.
+    pub is_dead: bool,
+    /// Moment of the next attempt, RFC 3339.
+    pub due_at: String,
+    /// Result of the last attempt.
+    pub last_result: String,
 }
 
 /// Job in a list.
@@ -299,6 +320,8 @@ enum JobRoute {
     Queues,
     Workers,
     Stores,
+    Webhooks,
+    RetryWebhook(String),
     Show(String),
     Cancel(String),
     Requeue(String),
@@ -315,7 +338,12 @@ impl JobRoute {
             "/queues" => return Some(JobRoute::Queues),
             "/workers" => return Some(JobRoute::Workers),
             "/stores" => return Some(JobRoute::Stores),
+            "/webhooks" => return Some(JobRoute::Webhooks),
             _ => {}
+        }
+        if let Some(rest) = rest.strip_prefix("/webhooks/") {
+            let id = rest.strip_suffix("/retry")?;
+            return Some(JobRoute::RetryWebhook(decoded(id)));
         }
         if let Some(rest) = rest.strip_prefix("/queues/") {
             // Names of models have slashes.
@@ -343,12 +371,14 @@ impl JobRoute {
             | JobRoute::Queues
             | JobRoute::Workers
             | JobRoute::Stores
+            | JobRoute::Webhooks
             | JobRoute::Show(_) => "GET",
             JobRoute::Cancel(_)
             | JobRoute::Requeue(_)
             | JobRoute::Pause(_)
             | JobRoute::Resume(_)
-            | JobRoute::Purge(_) => "POST",
+            | JobRoute::Purge(_)
+            | JobRoute::RetryWebhook(_) => "POST",
         }
     }
 }
@@ -391,6 +421,14 @@ pub(super) async fn respond(
                 .map(|found| json!({ "workers": found })),
         ),
         JobRoute::Stores => shown(jobs.stores().await.map(|found| json!({ "stores": found }))),
+        JobRoute::Webhooks => {
+            let is_dead = query
+                .split('&')
+                .any(|pair| pair == "dead" || pair == "dead=true");
+            let found = jobs.webhooks(is_dead).await;
+            shown(found.map(|found| json!({ "webhooks": found })))
+        }
+        JobRoute::RetryWebhook(id) => shown(jobs.retry_webhook(&id).await),
         JobRoute::Show(id) => shown(jobs.show(&id).await),
         JobRoute::Cancel(id) => shown(jobs.cancel(&id).await),
         JobRoute::Requeue(id) => shown(jobs.requeue(&id).await),
@@ -470,6 +508,12 @@ mod tests {
             ("/jobs/queues//purge", None),
             ("/jobs/queues/a/drop", None),
             ("/jobs/queues/a", None),
+            ("/jobs/webhooks", Some(JobRoute::Webhooks)),
+            (
+                "/jobs/webhooks/a-completed/retry",
+                Some(JobRoute::RetryWebhook("a-completed".into())),
+            ),
+            ("/jobs/webhooks/a", None),
         ] {
             assert_eq!(JobRoute::read(path), expected, "{path}");
         }

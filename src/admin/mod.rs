@@ -20,7 +20,7 @@ pub use controls::{Controls, FlagChanges};
 pub use insight::Insight;
 pub use jobs::{
     JobAttempts, JobControlError, JobControls, JobFilter, JobPage, JobRecord, JobSummary,
-    JobsState, QueueReport, StoreReport, StoreState, WorkerReport,
+    JobsState, QueueReport, StoreReport, StoreState, WebhookReport, WorkerReport,
 };
 pub use listener::Admin;
 pub use reload::{ReloadProblem, ReloadReport, ReloadRequest, reload_channel};

@@ -15,13 +15,15 @@ use serde_json::{Map, Value, json};
 
 use crate::admin::{
     JobAttempts, JobControlError, JobControls, JobFilter, JobPage, JobRecord, JobSummary,
-    JobsState, QueueReport, StoreReport, StoreState, WorkerReport,
+    JobsState, QueueReport, StoreReport, StoreState, WebhookReport, WorkerReport,
 };
 use crate::jobs::{
-    CatalogModel, JobListing, JobResult, Jobs, RequeueError, StoreStats, StoredJob, StoredRequest,
-    rfc3339_micros,
+    CatalogModel, JobListing, JobResult, Jobs, PendingWebhook, RequeueError, StoreStats, StoredJob,
+    StoredRequest, rfc3339_micros,
 };
 
+/// Webhooks that are shown.
+const WEBHOOKS_SHOWN_MAX: usize = 1000;
 /// Jobs of a page.
 const PAGE_JOBS: usize = 100;
 /// Accounts of a queue that are shown.
@@ -225,6 +227,34 @@ impl JobControls for JobOperator {
         let purged = self.jobs.purge(&key).await;
         let canceled = purged.map_err(|refusal| self.unavailable(refusal))?;
         Ok(json!({ "deployable": key.as_str(), "canceled": canceled }))
+    }
+
+    async fn webhooks(&self, is_dead: bool) -> Result<Vec<WebhookReport>, JobControlError> {
+        let found = self.jobs.webhooks(is_dead, WEBHOOKS_SHOWN_MAX).await;
+        let found = found.map_err(|refusal| self.unavailable(refusal))?;
+        Ok(found.iter().map(webhook).collect())
+    }
+
+    async fn retry_webhook(&self, id: &str) -> Result<Value, JobControlError> {
+        let retried = self.jobs.retry_webhook(id).await;
+        match retried.map_err(|refusal| self.unavailable(refusal))? {
+            true => Ok(json!({ "id": id, "retried": true })),
+            false => {
+                let none = "no such webhook was given up; `GET /jobs/webhooks?dead` lists them";
+                Err(JobControlError::NotFound(none.to_owned()))
+            }
+        }
+    }
+}
+
+fn webhook(pending: &PendingWebhook) -> WebhookReport {
+    WebhookReport {
+        id: pending.id.to_string(),
+        job: pending.job.as_str().to_owned(),
+        attempts: pending.attempts,
+        is_dead: pending.is_dead,
+        due_at: rfc3339_micros(pending.due),
+        last_result: pending.last_result.to_string(),
     }
 }
 

@@ -240,6 +240,29 @@ pub fn canceled(body: &Value) -> String {
     }
 }
 
+/// Webhooks that are not delivered.
+pub fn webhooks(body: &Value) -> String {
+    let lines = members(&body["webhooks"]).map(|webhook| {
+        let next = match webhook["is_dead"] == true {
+            true => "given up".to_owned(),
+            false => format!("due {}", word(&webhook["due_at"])),
+        };
+        let (id, last) = (word(&webhook["id"]), word(&webhook["last_result"]));
+        let attempts = word(&webhook["attempts"]);
+        format!("{id}  {attempts} attempts, {next}, last: {last}\n")
+    });
+    let lines: String = lines.collect();
+    match lines.is_empty() {
+        true => "none\n".to_owned(),
+        false => lines,
+    }
+}
+
+/// Webhook that is tried again.
+pub fn retried(body: &Value) -> String {
+    format!("{} is delivered again\n", word(&body["id"]))
+}
+
 /// Result of a second submit.
 pub fn requeued(body: &Value) -> String {
     let (id, before) = (word(&body["id"]), word(&body["retry_of"]));

@@ -28,7 +28,8 @@ Examples:
   infergate jobs requeue k3v5w2qh7u4zcdemxnpo6rtbia   submit the request of an ended one again
   infergate jobs queues                               how much waits, how old, how many permits
   infergate jobs pause acme/m                         take no job of a queue: it fills
-  infergate jobs purge acme/m                         cancel what is queued";
+  infergate jobs purge acme/m                         cancel what is queued
+  infergate jobs webhooks --dead                      notifications that were given up, and why";
 
 /// Arguments of `infergate jobs`.
 #[derive(Args)]
@@ -98,6 +99,15 @@ enum JobsCommand {
         /// The queue's key or its model's id, as `queues` shows them.
         #[arg(value_name = "DEP")]
         queue: String,
+    },
+    /// Show webhooks that wait, or try one again that was given up.
+    Webhooks {
+        /// Show those that were given up.
+        #[arg(long)]
+        dead: bool,
+        /// Deliver this one again: its id, as `--dead` shows it.
+        #[arg(long, value_name = "ID")]
+        retry: Option<String>,
     },
     /// Cancel every queued job of a queue; running ones go on.
     Purge {
@@ -186,6 +196,16 @@ fn question(what: &JobsCommand) -> JobQuestion {
         JobsCommand::Stores => get("/jobs/stores".to_owned(), job_tables::stores),
         JobsCommand::Pause { queue: name } => post(queue(name, "pause"), job_tables::paused),
         JobsCommand::Resume { queue: name } => post(queue(name, "resume"), job_tables::paused),
+        JobsCommand::Webhooks {
+            retry: Some(id), ..
+        } => {
+            let path = format!("/jobs/webhooks/{}/retry", encoded(id));
+            post(path, job_tables::retried)
+        }
+        JobsCommand::Webhooks { dead, retry: None } => {
+            let query = if *dead { "?dead" } else { "" };
+            get(format!("/jobs/webhooks{query}"), job_tables::webhooks)
+        }
         JobsCommand::Purge { queue: name } => post(queue(name, "purge"), job_tables::purged),
     }
 }
@@ -236,6 +256,14 @@ mod tests {
                 "/jobs/queues/acme%2Fm/purge",
             ),
             (JobsCommand::Queues, false, "/jobs/queues"),
+            (
+                JobsCommand::Webhooks {
+                    dead: true,
+                    retry: None,
+                },
+                false,
+                "/jobs/webhooks?dead",
+            ),
         ] {
             let question = question(&what);
             assert_eq!((question.is_post, &*question.path), (is_post, path));

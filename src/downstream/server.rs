@@ -45,7 +45,7 @@ impl DownstreamServer {
             RequestedOperation::Call(operation, model) => (operation, model),
             RequestedOperation::Replicate(route) => {
                 // Boxed: inference requests have no room for it.
-                return Box::pin(self.answer_replicate(session, ctx, head, *route)).await;
+                return self.answer_jobs(session, ctx, head, route).await;
             }
             other => {
                 return self

@@ -60,11 +60,10 @@ fn versions(spec: &ModelSpec) -> Vec<Arc<str>> {
     digest.update(spec.id.as_str());
     digest.update([0]);
     digest.update(spec.backend.as_str());
-    for endpoint in &spec.endpoints {
+    // Endpoints of one model serve the same: the first one names it.
+    if let Some(endpoint) = spec.endpoints.first() {
         digest.update([0]);
         digest.update(endpoint.backend_model.as_deref().unwrap_or_default());
-        // Endpoints of one model serve the same: the first one names it.
-        break;
     }
     let mut text = String::with_capacity(64);
     for byte in digest.finalize() {

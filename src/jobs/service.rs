@@ -247,13 +247,17 @@ impl Jobs {
         })
     }
 
-    /// Returns webhooks that were given up, newest first.
+    /// Returns webhooks that wait, or those that were given up, newest first.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub async fn dead_webhooks(&self, limit: usize) -> Result<Vec<PendingWebhook>, Refusal> {
-        let dead = self.store.webhooks(true, limit).await;
-        dead.map_err(|error| refusal(&error))
+    pub async fn webhooks(
+        &self,
+        is_dead: bool,
+        limit: usize,
+    ) -> Result<Vec<PendingWebhook>, Refusal> {
+        let found = self.store.webhooks(is_dead, limit).await;
+        found.map_err(|error| refusal(&error))
     }
 
     /// Tries a webhook again that was given up. Returns false when there is none with this id.
@@ -261,7 +265,7 @@ impl Jobs {
     /// # Errors
     /// The store cannot be read or written.
     pub async fn retry_webhook(&self, id: &str) -> Result<bool, Refusal> {
-        let dead = self.dead_webhooks(usize::MAX).await?;
+        let dead = self.webhooks(true, usize::MAX).await?;
         let Some(found) = dead.into_iter().find(|dead| &*dead.id == id) else {
             return Ok(false);
         };

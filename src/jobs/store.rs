@@ -204,7 +204,11 @@ pub trait JobStore: Send + Sync {
     -> Result<WriteResult, StoreError>;
     /// Cancels a job.
     async fn cancel(&self, job: JobId, by: CanceledBy) -> Result<CancelResult, StoreError>;
-    /// Reconciles what a worker holds.
+    /// Reconciles what a worker holds. A store in the worker's own process needs none.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "stores of several processes need it")
+    )]
     async fn heartbeat(
         &self,
         worker: &WorkerId,

@@ -112,17 +112,6 @@ pub enum WhenQuotaUsed {
     Wait,
 }
 
-/// Treatment of jobs while the setup of every server of their model has failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum WhenSetupFailed {
-    /// Jobs fail with the logs of the setup.
-    #[default]
-    Fail,
-    /// Jobs wait for a server.
-    Wait,
-}
-
 /// Durable jobs of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -135,9 +124,6 @@ pub struct JobSpec {
     /// Seconds from the first start of a training to its end; at least those of a prediction.
     #[schemars(range(min = -2_592_000, max = 2_592_000))]
     pub train_timeout_secs: i64,
-    /// Seconds that the setup of a server may take.
-    #[schemars(range(min = 1, max = 86_400))]
-    pub setup_timeout_secs: u64,
     /// Seconds from the submit of a job to its end.
     #[schemars(range(min = 1, max = 2_592_000))]
     pub max_run_lifetime_secs: u64,
@@ -171,8 +157,6 @@ pub struct JobSpec {
     pub output_max_mib: u64,
     /// Jobs of an account whose neurons of the day are used up.
     pub when_quota_used: WhenQuotaUsed,
-    /// Jobs while the setup of every server has failed.
-    pub when_setup_failed: WhenSetupFailed,
 }
 
 impl JobSpec {
@@ -208,7 +192,6 @@ impl Default for JobSpec {
             enabled: true,
             predict_timeout_secs: Self::PREDICT_TIMEOUT_SECS,
             train_timeout_secs: 86_400,
-            setup_timeout_secs: 600,
             max_run_lifetime_secs: 86_400,
             attempts_max: 3,
             flows: FlowMode::Account,
@@ -221,7 +204,6 @@ impl Default for JobSpec {
             cancel_grace_secs: 10,
             output_max_mib: 64,
             when_quota_used: WhenQuotaUsed::Fail,
-            when_setup_failed: WhenSetupFailed::Fail,
         }
     }
 }

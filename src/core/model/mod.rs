@@ -20,7 +20,7 @@ pub use discovery::{
     ConsulSpec, DiscoveredEndpoint, DiscoveredEndpoints, DiscoverySource, DiscoverySpec,
     ENDPOINTS_MAX, KubernetesSpec, SlicePort, same_server,
 };
-pub use jobs::{FairBy, FlowMode, JobSpec, WhenQuotaUsed, WhenSetupFailed};
+pub use jobs::{FairBy, FlowMode, JobSpec, WhenQuotaUsed};
 pub use parameters::{Parameters, RESERVED};
 pub use spec::{
     Algorithm, CaFile, EndpointSpec, ModelInAnswers, ModelSpec, PermitScope, QueueSpec, Secret,
