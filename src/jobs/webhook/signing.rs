@@ -92,7 +92,7 @@ impl SigningKeys {
     pub fn shown_key(&self, account: &AccountId) -> io::Result<String> {
         let key = match &self.configured.load().current {
             Some(secret) => account_key(secret.reveal(), account),
-            None => account_key(&*self.kept_secret()?, account),
+            None => account_key(&self.kept_secret()?, account),
         };
         Ok(format!("whsec_{}", STANDARD.encode(key)))
     }
@@ -106,7 +106,7 @@ impl SigningKeys {
         let sign = |secret: &str| message.signature(&account_key(secret, account));
         let mut signatures = match &configured.current {
             Some(secret) => sign(secret.reveal()),
-            None => sign(&*self.kept_secret()?),
+            None => sign(&self.kept_secret()?),
         };
         for secret in &configured.previous {
             signatures.push(' ');
