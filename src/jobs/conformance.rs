@@ -222,6 +222,7 @@ async fn lists_are_newest_first_and_by_account(store: &dyn JobStore) {
             account: account.map(Into::into),
             kind: Some(JobKind::Prediction),
             state: None,
+            model: None,
             before,
             limit,
         };
@@ -280,4 +281,9 @@ impl super::store::EndRenderer for MarkedEnds {
 /// Renderer of ends for stores under test.
 pub fn marked_ends() -> Arc<dyn super::store::EndRenderer> {
     Arc::new(MarkedEnds)
+}
+
+/// Counters for stores under test.
+pub fn metrics() -> Arc<crate::telemetry::job_metrics::JobMetrics> {
+    Arc::clone(crate::telemetry::Metrics::new("0", "0", 0.0).jobs())
 }

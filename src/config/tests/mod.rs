@@ -24,6 +24,7 @@ fn env(name: &str) -> Option<String> {
         "VLLM_KEY" => Some("sk-from-the-environment".to_owned()),
         "CONSUL_HTTP_TOKEN" => Some("a-token".to_owned()),
         "CLUSTER_SECRET" => Some("a-secret-from-the-environment".to_owned()),
+        "WEBHOOK_SECRET" => Some("a-webhook-secret-from-the-environment".to_owned()),
         "HOST" => Some("127.0.0.1".to_owned()),
         "PORT" => Some("9001".to_owned()),
         "EMPTY" => Some(String::new()),

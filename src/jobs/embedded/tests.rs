@@ -10,7 +10,7 @@ use infergate_core::job::{JobState, StoreTime, SubmitResult, WorkerId, WriteResu
 use tempfile::TempDir;
 
 use super::{EmbeddedSettings, EmbeddedStore};
-use crate::jobs::conformance::{id, job, marked_ends, success, suite, take};
+use crate::jobs::conformance::{id, job, marked_ends, metrics, success, suite, take};
 use crate::jobs::signals::JobSignals;
 use crate::jobs::store::{JobStore, StoreError};
 use crate::jobs::store_clock::StoreClock;
@@ -25,8 +25,12 @@ fn clock() -> StoreClock {
 fn open(folder: &Path) -> EmbeddedStore {
     let settings = Arc::new(EmbeddedSettings::default());
     settings.keep_ms.store(HOUR_MS, Ordering::Relaxed);
-    let signals = Arc::new(JobSignals::default());
-    EmbeddedStore::open(folder, clock(), settings, signals, marked_ends()).unwrap()
+    open_with(folder, settings)
+}
+
+fn open_with(folder: &Path, settings: Arc<EmbeddedSettings>) -> EmbeddedStore {
+    let (signals, metrics) = (Arc::new(JobSignals::default()), metrics());
+    EmbeddedStore::open(folder, clock(), settings, signals, marked_ends(), metrics).unwrap()
 }
 
 /// Waits until the threads of a dropped store have let go of its folder.
@@ -129,9 +133,7 @@ async fn a_file_that_is_no_store_is_never_replaced() {
 async fn ended_jobs_go_when_their_time_is_over() {
     let folder = TempDir::new().unwrap();
     let settings = Arc::new(EmbeddedSettings::default());
-    let signals = Arc::new(JobSignals::default());
-    let store =
-        EmbeddedStore::open(folder.path(), clock(), settings, signals, marked_ends()).unwrap();
+    let store = open_with(folder.path(), settings);
     let worker = WorkerId::new("w", 1);
     store.submit(job(1, "a", now())).await.unwrap();
     let run = take(&store, &worker, 1).await.remove(0);

@@ -90,6 +90,7 @@ impl Bench {
             settings,
             Arc::clone(&signals),
             renderer,
+            crate::jobs::conformance::metrics(),
         );
         let client = WebhookClient::new(folder.path(), choices, Box::new(SystemResolver), None);
         Bench {
