@@ -2,6 +2,8 @@
 //!
 //! An account sees only the models it may use.
 
+use std::sync::Arc;
+
 use infergate_core::Refusal;
 use infergate_core::api::catalog;
 use infergate_core::api::openai;
@@ -21,10 +23,10 @@ impl DownstreamServer {
         &self,
         session: &mut Session,
         ctx: &mut RequestContext,
-        account: &Account,
+        account: Arc<Account>,
         operation: RequestedOperation,
     ) -> Result<(), RequestError> {
-        let body = self.catalog_body(&ctx.snapshot, account, operation)?;
+        let body = self.catalog_body(&ctx.snapshot, &account, operation)?;
         ctx.set_outcome(RequestOutcome::Completed);
         respond::json(session, ctx, body)
             .await

@@ -2,6 +2,7 @@
 //!
 //! Not the connection's timers (`serve.rs`) and not the steps of a request.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,15 +44,7 @@ impl DownstreamServer {
         let (head, requested) = AuthenticatedRequest::read(session.request_head(), ctx)?;
         let (operation, path_model) = match requested {
             RequestedOperation::Call(operation, model) => (operation, model),
-            RequestedOperation::Replicate(route) => {
-                // Boxed: inference requests have no room for it.
-                return self.answer_jobs(session, ctx, head, route).await;
-            }
-            other => {
-                return self
-                    .answer_catalog(session, ctx, &head.account, other)
-                    .await;
-            }
+            other => return self.answer_other(session, ctx, head, other).await,
         };
         ctx.begin_trace();
         let path_model = path_model.map(|model| ctx.resolve_model_name(model));
@@ -68,6 +61,22 @@ impl DownstreamServer {
         let ended = Box::into_pin(inference).await;
         pipeline::settle_account(shared, ctx, &account, &ended);
         ended
+    }
+
+    /// Answers a request that is no inference. Boxed here: other requests have no room for its state.
+    fn answer_other<'a>(
+        &'a self,
+        session: &'a mut Session,
+        ctx: &'a mut RequestContext,
+        head: AuthenticatedRequest,
+        requested: RequestedOperation,
+    ) -> Pin<Box<dyn Future<Output = Result<(), RequestError>> + Send + 'a>> {
+        match requested {
+            RequestedOperation::Replicate(route) => {
+                Box::pin(self.answer_replicate(session, ctx, head, *route))
+            }
+            other => Box::pin(self.answer_catalog(session, ctx, head.account, other)),
+        }
     }
 
     /// Receives the body and runs the pipeline.

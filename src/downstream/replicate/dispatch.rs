@@ -2,8 +2,6 @@
 //!
 //! Not the jobs themselves, which are the durable path's. No event is left but for a create that is refused.
 
-use std::pin::Pin;
-
 use infergate_core::Refusal;
 use infergate_core::api::replicate::ReplicateRoute;
 
@@ -21,18 +19,8 @@ const NOT_CONFIGURED: Refusal = Refusal::NotSupported(
 );
 
 impl DownstreamServer {
-    /// Answers a request of the durable path. Boxed here: other requests have no room for its state.
-    pub(in crate::downstream) fn answer_jobs<'a>(
-        &'a self,
-        session: &'a mut Session,
-        ctx: &'a mut RequestContext,
-        head: AuthenticatedRequest,
-        route: Box<ReplicateRoute>,
-    ) -> Pin<Box<dyn Future<Output = Result<(), RequestError>> + Send + 'a>> {
-        Box::pin(self.answer_replicate(session, ctx, head, *route))
-    }
-
-    async fn answer_replicate(
+    /// Answers a request of the durable path.
+    pub(in crate::downstream) async fn answer_replicate(
         &self,
         session: &mut Session,
         ctx: &mut RequestContext,
