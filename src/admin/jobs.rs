@@ -58,33 +58,33 @@ impl JobControlError {
 }
 
 /// Result of a question about jobs.
-type Answered<T> = Result<T, JobControlError>;
+type JobAnswer<T> = Result<T, JobControlError>;
 
-/// What the listener asks and changes about jobs. Queues go by their key, or by the name of their model.
+/// Questions and changes about jobs. Queues go by their key, or by the name of their model.
 #[async_trait]
 pub trait JobControls: Send + Sync + 'static {
     /// Jobs, newest first.
-    async fn list(&self, filter: JobFilter) -> Answered<JobPage>;
-    /// One job.
-    async fn show(&self, id: &str) -> Answered<JobRecord>;
+    async fn list(&self, filter: JobFilter) -> JobAnswer<JobPage>;
+    /// Record of a job.
+    async fn show(&self, id: &str) -> JobAnswer<JobRecord>;
     /// Ends a job, or asks its run to end.
-    async fn cancel(&self, id: &str) -> Answered<Value>;
+    async fn cancel(&self, id: &str) -> JobAnswer<Value>;
     /// Submits the request of an ended job again.
-    async fn requeue(&self, id: &str) -> Answered<Value>;
+    async fn requeue(&self, id: &str) -> JobAnswer<Value>;
     /// Queues.
-    async fn queues(&self) -> Answered<Vec<QueueReport>>;
+    async fn queues(&self) -> JobAnswer<Vec<QueueReport>>;
     /// Processes that run jobs.
-    async fn workers(&self) -> Answered<Vec<WorkerReport>>;
+    async fn workers(&self) -> JobAnswer<Vec<WorkerReport>>;
     /// Stores.
-    async fn stores(&self) -> Answered<Vec<StoreReport>>;
+    async fn stores(&self) -> JobAnswer<Vec<StoreReport>>;
     /// Pauses or resumes a queue.
-    async fn set_paused(&self, queue: &str, is_paused: bool) -> Answered<Value>;
+    async fn set_paused(&self, queue: &str, is_paused: bool) -> JobAnswer<Value>;
     /// Ends the queued jobs of a queue.
-    async fn purge(&self, queue: &str) -> Answered<Value>;
+    async fn purge(&self, queue: &str) -> JobAnswer<Value>;
     /// Webhooks that wait, or that were given up.
-    async fn webhooks(&self, is_dead: bool) -> Answered<Vec<WebhookReport>>;
+    async fn webhooks(&self, is_dead: bool) -> JobAnswer<Vec<WebhookReport>>;
     /// Delivers a webhook again that was given up.
-    async fn retry_webhook(&self, id: &str) -> Answered<Value>;
+    async fn retry_webhook(&self, id: &str) -> JobAnswer<Value>;
 }
 
 /// Webhook that is not delivered.
@@ -107,7 +107,7 @@ pub struct WebhookReport {
 /// Job in a list.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobSummary {
-    /// Its id.
+    /// Id.
     pub id: String,
     /// `prediction`, `training`, `procedure`, `batch-item`.
     pub kind: &'static str,
@@ -157,7 +157,7 @@ pub struct JobAttempts {
     pub max: u32,
 }
 
-/// All of one job that operators see.
+/// Job as operators see it.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobRecord {
     /// Its line in the list.
@@ -252,7 +252,7 @@ pub struct WorkerReport {
     pub id: String,
     /// Running jobs.
     pub running: u64,
-    /// This process.
+    /// True of the process of this listener.
     pub here: bool,
     /// The process takes jobs: `jobs.worker.enabled`.
     pub enabled: bool,
@@ -294,9 +294,9 @@ pub struct JobsState {
     pub problem: Option<String>,
     /// Jobs that have not ended.
     pub live: u64,
-    /// Those that wait.
+    /// Waiting jobs.
     pub queued: u64,
-    /// Those that run.
+    /// Running jobs.
     pub running: u64,
     /// Store.
     pub store: StoreState,
@@ -438,7 +438,7 @@ pub(super) async fn respond(
     }
 }
 
-fn shown<T: Serialize>(answered: Answered<T>) -> AdminResponse {
+fn shown<T: Serialize>(answered: JobAnswer<T>) -> AdminResponse {
     match answered {
         Ok(body) => AdminResponse::json(200, &body),
         Err(error) => AdminResponse::error(error.status(), &error.to_string()),
@@ -446,7 +446,7 @@ fn shown<T: Serialize>(answered: Answered<T>) -> AdminResponse {
 }
 
 /// Reads the members of a query; a member that is not known is refused, for it would show too much.
-fn read_filter(query: &str) -> Answered<JobFilter> {
+fn read_filter(query: &str) -> JobAnswer<JobFilter> {
     let mut filter = JobFilter::default();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

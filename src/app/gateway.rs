@@ -18,7 +18,7 @@ use super::capture::CaptureRecorder;
 use super::cluster::Membership;
 use super::discover::DiscoveryReport;
 use super::insight::NodeInsight;
-use super::job_controls::JobOperator;
+use super::job_controls::operator;
 use super::jobs::JobTasks;
 use super::listen::{AdminThread, Listeners};
 use super::load::{Loader, PreparedConfig};
@@ -120,14 +120,11 @@ impl Gateway {
             jobs.clone(),
         ));
         let controls = RuntimeKeeper::new(Arc::clone(&shared.runtime), state_dir.clone());
-        let operator = jobs
-            .clone()
-            .map(|jobs| Arc::new(JobOperator::new(jobs)) as _);
-        let admin = Admin::new(Arc::clone(&insight) as _, controls, handle).with_jobs(operator);
+        let admin = Admin::new(Arc::clone(&insight) as _, controls, handle);
         Ok(Gateway {
             edge: Arc::new(DownstreamServer::new(Arc::clone(&shared), jobs.clone())),
+            admin: Arc::new(admin.with_jobs(operator(jobs.as_ref()))),
             jobs,
-            admin: Arc::new(admin),
             insight,
             shared,
             listeners,

@@ -34,16 +34,11 @@ const BODY_SHOWN_MAX: usize = 4 * 1024;
 const STORE_KIND: &str = "embedded";
 
 /// The durable path as the admin listener asks it.
-pub struct JobOperator {
+struct JobOperator {
     jobs: Arc<Jobs>,
 }
 
 impl JobOperator {
-    /// Asks `jobs`.
-    pub fn new(jobs: Arc<Jobs>) -> JobOperator {
-        JobOperator { jobs }
-    }
-
     fn unavailable(&self, refusal: Refusal) -> JobControlError {
         let problem = self.jobs.problem();
         let text = problem.map_or_else(|| refusal.row().message.to_owned(), |it| it.to_string());
@@ -61,6 +56,12 @@ impl JobOperator {
         let stats = self.jobs.stats().await;
         stats.map_err(|refusal| self.unavailable(refusal))
     }
+}
+
+/// Returns what the admin listener asks about jobs; none where they are not configured.
+pub fn operator(jobs: Option<&Arc<Jobs>>) -> Option<Arc<dyn JobControls>> {
+    let jobs = Arc::clone(jobs?);
+    Some(Arc::new(JobOperator { jobs }))
 }
 
 /// Returns the part of `/state` about jobs. Waits for nothing.

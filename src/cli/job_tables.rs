@@ -58,9 +58,8 @@ pub fn list(body: &Value) -> String {
     out
 }
 
-/// One job.
+/// Record of a job.
 pub fn record(job: &Value) -> String {
-    let attempts = &job["attempt_counts"];
     let mut lines = vec![
         line(
             "job",
@@ -103,6 +102,14 @@ pub fn record(job: &Value) -> String {
             lines.push(line(name, word(&job[key])));
         }
     }
+    lines.extend(result(job));
+    lines.concat()
+}
+
+/// Attempts of a job, and what came of it.
+fn result(job: &Value) -> Vec<String> {
+    let attempts = &job["attempt_counts"];
+    let mut lines = Vec::new();
     lines.push(line(
         "attempts",
         format!(
@@ -132,7 +139,7 @@ pub fn record(job: &Value) -> String {
             shown_body(&job["output"], &job["output_bytes"]),
         ));
     }
-    lines.concat()
+    lines
 }
 
 fn state(job: &Value) -> String {

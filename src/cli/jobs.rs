@@ -1,6 +1,6 @@
 //! `infergate jobs`: durable jobs of a gateway that runs, listed and changed over its admin listener.
 //!
-//! Nothing is decided here: each command is one request, and tables are made in `job_tables`.
+//! Decides nothing: each command is one request, and tables are made in `job_tables`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -51,13 +51,13 @@ pub struct JobsArgs {
 enum JobsCommand {
     /// List jobs, newest first, 100 at once.
     List {
-        /// Those in this state: queued, running, succeeded, failed, canceled or aborted.
+        /// State: queued, running, succeeded, failed, canceled or aborted.
         #[arg(long, value_name = "STATE")]
         state: Option<String>,
-        /// Those of this model, by its id.
+        /// Model, by its id.
         #[arg(long, value_name = "MODEL")]
         model: Option<String>,
-        /// Those of this account.
+        /// Account.
         #[arg(long, value_name = "ACCOUNT")]
         account: Option<String>,
         /// Go on where another list has ended.

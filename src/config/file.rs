@@ -111,7 +111,7 @@ pub struct Listen {
     /// Listeners for clients; at least one.
     #[schemars(length(min = 1, max = 64))]
     pub clients: Vec<ClientListener>,
-    /// The listener for operators: /metrics, /healthz, /readyz, /state, /config, /explain, /reload.
+    /// The listener for operators: /metrics, /healthz, /readyz, /state, /config, /explain, /jobs, /reload.
     #[serde(default)]
     pub admin: AdminListener,
     /// The listener for other nodes: HTTP/1.1 over TLS, where both sides show a certificate. None is

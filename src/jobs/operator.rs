@@ -114,7 +114,7 @@ impl Jobs {
         Ok(keys.into_iter().find(is_meant).cloned())
     }
 
-    /// Pauses or resumes a queue. It stays so over restarts.
+    /// Pauses or resumes a queue, also for later processes.
     ///
     /// # Errors
     /// The store cannot be written.

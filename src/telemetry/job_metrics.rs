@@ -414,7 +414,19 @@ mod tests {
 
     fn text(metrics: &JobMetrics) -> String {
         let encoder = prometheus::TextEncoder::new();
-        encoder.encode_to_string(&metrics.gather()).unwrap()
+        let text = encoder.encode_to_string(&metrics.gather()).unwrap();
+        let lines: Vec<String> = text.lines().map(sorted_labels).collect();
+        lines.join("\n")
+    }
+
+    fn sorted_labels(line: &str) -> String {
+        let parts = line.split_once('{').and_then(|(name, rest)| {
+            let (labels, value) = rest.split_once('}')?;
+            let mut labels: Vec<&str> = labels.split(',').collect();
+            labels.sort_unstable();
+            Some(format!("{name}{{{}}}{value}", labels.join(",")))
+        });
+        parts.unwrap_or_else(|| line.to_owned())
     }
 
     fn levels(model: &str, queued: [u64; 4]) -> JobLevels {

@@ -409,8 +409,8 @@ async fn the_command_fails_with_a_code_and_a_reason() {
         assert_eq!(status, Some(1), "{args:?}: {out}{err}");
         assert!(err.starts_with("error: "), "{err}");
     }
-    let nobody = free_address().to_string();
-    let args = ["jobs", "queues", "--admin", &nobody].map(str::to_owned);
+    let closed = free_address().to_string();
+    let args = ["jobs", "queues", "--admin", &closed].map(str::to_owned);
     let (status, _, err) = run(args.to_vec()).await;
     assert_eq!(status, Some(2), "{err}");
     assert!(err.contains("does not answer"), "{err}");

@@ -441,14 +441,7 @@ impl OpenStore {
                 self.database.set_paused(&deployable, is_paused)?;
                 answers.push(later(reply, ()));
             }
-            StoreCommand::Stats(reply) => {
-                let mut stats = self.stats(now);
-                let keys = stats.deployables.iter().map(|state| &state.key);
-                stats.by_account = keys
-                    .map(|key| (key.clone(), self.table.queued_by_account(key)))
-                    .collect();
-                answers.push(later(reply, stats));
-            }
+            StoreCommand::Stats(reply) => answers.push(later(reply, self.full_stats(now))),
             StoreCommand::AcknowledgeEvents(places, reply) => {
                 self.database.delete_events(&places)?;
                 answers.push(later(reply, ()));
@@ -497,6 +490,15 @@ impl OpenStore {
         Ok(known.map_or(CancelResult::Unknown, |job| {
             CancelResult::AlreadyEnded(job.state)
         }))
+    }
+
+    fn full_stats(&self, now: StoreTime) -> StoreStats {
+        let mut stats = self.stats(now);
+        let keys = stats.deployables.iter().map(|state| state.key.clone());
+        stats.by_account = keys
+            .map(|key| (key.clone(), self.table.queued_by_account(&key)))
+            .collect();
+        stats
     }
 
     fn stats(&self, now: StoreTime) -> StoreStats {

@@ -4,6 +4,7 @@ use super::*;
 use crate::telemetry::event::{
     Comparison, InferenceEvent, RequestOutcome, TokenUsage, sample_event,
 };
+use crate::telemetry::job_metrics::{EndedJob, JobLevels, JobQueueLevels, StoreCall};
 use crate::telemetry::plugin_metrics::{CallResult, PluginHook, PluginLevels};
 use infergate_core::admission::PermitClass;
 use infergate_core::routing::{FallbackReason, Health};
@@ -337,7 +338,42 @@ fn every_family_of_a_scrape_is_documented() {
     plugin.record_failed_reload("read");
     metrics.no_model().record_request(&sample_event("r1"));
     metrics.record_refused_connection("per-client-limit");
-    let text = metrics.render(&node(vec![levels("m", 1)]));
+    let jobs = metrics.jobs();
+    jobs.record_submitted(&"m".into(), "prediction", "replicate");
+    jobs.record_end(EndedJob {
+        model: &"m".into(),
+        deployable: "vp-a",
+        kind: "prediction",
+        status: "failed",
+        reason: Some("timeout"),
+        run_ms: None,
+    });
+    jobs.record_released("drain", 1);
+    jobs.record_refused_write("finish");
+    jobs.record_batch(1);
+    jobs.record_call(StoreCall {
+        verb: "take",
+        secs: 0.1,
+        error: Some("timeout"),
+    });
+    metrics.retain(&["m".into()]);
+    let queue = JobQueueLevels {
+        model: "m".into(),
+        deployable: "vp-a".into(),
+        queued: [1; 4],
+        running: 1,
+        oldest_ms: 1,
+    };
+    let levels = Levels {
+        jobs: Some(JobLevels {
+            queues: vec![queue],
+            is_up: true,
+            is_accepting: true,
+        }),
+        ..node(vec![levels("m", 1)])
+    };
+    let text = metrics.render(&levels);
+    assert!(text.contains("infergate_jobs_queued") && text.contains("infergate_store_up"));
     let page = include_str!("../../../docs/metrics.md");
     for line in text.lines() {
         let Some(head) = line.strip_prefix("# HELP ") else {
