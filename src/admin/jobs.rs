@@ -96,7 +96,7 @@ pub struct WebhookReport {
     pub job: String,
     /// Attempts so far.
     pub attempts: u32,
-    /// It was given up.
+    /// Given up: no attempt is made any more.
     pub is_dead: bool,
     /// Moment of the next attempt, RFC 3339.
     pub due_at: String,

@@ -1,4 +1,4 @@
-//! What every store of jobs has to do, as a suite that runs against any of them.
+//! Conformance of stores of jobs: a suite that runs against any of them.
 //!
 //! Not the meaning of the verbs, which the table's own tests hold: here the same table is behind each store, alone or
 //! with a file.

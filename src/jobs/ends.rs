@@ -41,7 +41,7 @@ pub enum RunDecision {
         state: JobState,
         /// Reason; none of a success.
         reason: Option<EndReason>,
-        /// What was made is charged.
+        /// Charged for the work that was done.
         is_charged: bool,
     },
     /// The job is queued again.

@@ -39,7 +39,7 @@ const WRITE_RETRY: Duration = Duration::from_millis(500);
 /// Wait of a job whose account's neurons are held by others.
 const QUOTA_WAIT: Millis = Millis(1000);
 
-/// What runs of one process need.
+/// Parts that runs of one process need.
 pub struct RunContext {
     /// State of the gateway.
     pub shared: Arc<Shared>,
@@ -47,7 +47,7 @@ pub struct RunContext {
     pub store: Arc<dyn JobStore>,
     /// Hints.
     pub signals: Arc<JobSignals>,
-    /// This incarnation.
+    /// Incarnation of the process.
     pub worker: WorkerId,
     /// Clock of the store.
     pub clock: StoreClock,

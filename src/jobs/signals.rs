@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 /// Cause for which a run is to stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StopCause {
-    /// It goes on.
+    /// None: the run goes on.
     #[default]
     None,
     /// Its cancel was requested.

@@ -17,7 +17,7 @@ use infergate_core::{AccountId, ModelId};
 /// Failure of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// Nothing is written or read at the moment; the text says why.
+    /// Unable to read or write at the moment; the text says why.
     #[error("the store of jobs is not available: {0}")]
     Unavailable(Arc<str>),
     /// More calls wait than the store has room for.

@@ -39,7 +39,7 @@ pub struct WorkerSettings {
 
 /// Worker of one process.
 pub struct Worker {
-    /// What runs need.
+    /// Parts that runs need.
     pub context: Arc<RunContext>,
     /// Models that accept jobs.
     pub catalog: Arc<JobCatalog>,
@@ -52,7 +52,7 @@ pub struct Worker {
 
 /// End of a slot.
 enum SlotEnd {
-    /// It ran a job, or found none.
+    /// Ran a job, or found none.
     Done(DeployableKey),
     /// The model has no permit to wait for, or the store failed.
     Paused(DeployableKey),
@@ -151,7 +151,7 @@ impl Worker {
         has_waiting
     }
 
-    /// One slot: a permit, a job, its run and its end.
+    /// Serves a slot: a permit, a job, its run and its end.
     async fn slot(
         self: Arc<Self>,
         key: DeployableKey,

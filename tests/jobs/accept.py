@@ -9,6 +9,7 @@ clients, servers and the event file saw against each other. Standard library onl
 
 import argparse
 import http.client
+import http.server
 import json
 import os
 import pathlib
@@ -45,10 +46,38 @@ def ask(port, method, path, body=None, headers=None, timeout=20):
         connection.close()
 
 
+class Receiver:
+    """A receiver of webhooks that refuses a fifth of them."""
+
+    def __init__(self):
+        self.accepted, self.refused = {}, 0
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["content-length"]))
+                is_refused = random.random() < 0.2
+                if is_refused:
+                    outer.refused += 1
+                else:
+                    job = json.loads(body)["id"]
+                    outer.accepted[job] = outer.accepted.get(job, 0) + 1
+                self.send_response(500 if is_refused else 200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
 class Gateway:
     """A gateway that can be killed and started again."""
 
-    def __init__(self, binary, folder, servers):
+    def __init__(self, binary, folder, servers, receiver):
         self.binary, self.folder = binary, folder
         self.port, self.admin = free_port(), free_port()
         models = "".join(
@@ -66,7 +95,9 @@ class Gateway:
 anonymous: allow
 state_dir: {folder}/state
 events: {{ file: {{ path: {folder}/events.jsonl }} }}
-jobs: {{ keep_secs: 86400 }}
+jobs:
+  keep_secs: 86400
+  webhooks: {{ allow_http: true, ports: [{receiver}], allow_networks: ["127.0.0.0/8"] }}
 replicate: {{ show_neurons: true }}
 log: {{ level: warn }}
 models:
@@ -98,10 +129,14 @@ models:
         self.process.wait()
 
 
-def submit_all(gateway, count, acknowledged, stop):
+def submit_all(gateway, count, acknowledged, stop, receiver):
     """Submits jobs one after the other; one without an answer is repeated by its key."""
     for number in range(count):
-        body = {"input": {"prompt": f"job {number}"}}
+        body = {
+            "input": {"prompt": f"job {number}"},
+            "webhook": f"http://127.0.0.1:{receiver}/",
+            "webhook_events_filter": ["completed"],
+        }
         path = f"/v1/models/acme/m{number % MODELS}/predictions"
         while not stop.is_set():
             try:
@@ -155,9 +190,10 @@ def run(options):
         processes.append(subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         servers.append(port)
     time.sleep(0.5)
-    gateway = Gateway(options.binary, folder, servers)
+    receiver = Receiver()
+    gateway = Gateway(options.binary, folder, servers, receiver.port)
     acknowledged, stop = {}, threading.Event()
-    submitter = threading.Thread(target=submit_all, args=(gateway, options.jobs, acknowledged, stop))
+    submitter = threading.Thread(target=submit_all, args=(gateway, options.jobs, acknowledged, stop, receiver.port))
     submitter.start()
     begun = time.time()
     try:
@@ -174,7 +210,9 @@ def run(options):
             time.sleep(1)
             if time.time() - begun > options.limit:
                 break
-        return check(options, gateway, folder, servers, acknowledged)
+        while len(receiver.accepted) < options.jobs and time.time() - begun < options.limit:
+            time.sleep(1)
+        return check(options, gateway, folder, servers, acknowledged, receiver)
     finally:
         stop.set()
         gateway.process.kill()
@@ -183,7 +221,7 @@ def run(options):
         print(f"folder: {folder}")
 
 
-def check(options, gateway, folder, servers, acknowledged):
+def check(options, gateway, folder, servers, acknowledged, receiver):
     time.sleep(1)
     events, torn = all_events(folder)
     by_job, neurons_of_events = {}, 0.0
@@ -216,6 +254,9 @@ def check(options, gateway, folder, servers, acknowledged):
         ("neurons of records", neurons_of_records, neurons_of_records == neurons_of_events),
         ("neurons of events", neurons_of_events, True),
         ("torn lines of events", torn, True),
+        ("jobs whose end the receiver accepted", len(receiver.accepted), len(receiver.accepted) == options.jobs),
+        ("refused by the receiver", receiver.refused, True),
+        ("accepted twice", sum(count > 1 for count in receiver.accepted.values()), True),
     ]
     good = True
     for name, figure, is_good in rows:

@@ -35,11 +35,11 @@ struct Follower<'a> {
 
 /// Next thing to send.
 enum Progress {
-    /// These events.
+    /// Events to send.
     Events(String),
-    /// These events, and then the end.
+    /// Last events, and then the end.
     End(String),
-    /// Nothing yet.
+    /// No event yet.
     Wait,
 }
 

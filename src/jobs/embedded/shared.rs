@@ -1,4 +1,4 @@
-//! What the handle of the embedded store and its threads share.
+//! State that the handle of the embedded store shares with its threads.
 //!
 //! Neither the table nor the file: those are the owner's.
 
@@ -30,7 +30,7 @@ impl EmbeddedSettings {
     }
 }
 
-/// What the threads share with the handle.
+/// State that the threads share with the handle.
 pub(super) struct OwnerShared {
     /// Path of the file.
     pub path: PathBuf,
