@@ -172,7 +172,7 @@ impl JobControls for JobOperator {
             let is_used = stats.deployables.iter().any(|it| it.key == model.queue);
             !is_used
         });
-        let unused: Vec<_> = unused.map(|model| unused_queue(model)).collect();
+        let unused: Vec<_> = unused.map(unused_queue).collect();
         let used = stats.deployables.iter().map(|state| {
             let model = models.iter().find(|model| model.queue == state.key);
             queue_report(&stats, state, model)
@@ -383,7 +383,7 @@ fn queue_report(
         oldest_ms: stats.oldest_of(&state.key),
         expected_hold_ms: hold_ms,
         expected_work_secs: f64::from(state.queued) * hold_ms as f64 / 1e3,
-        permits: spec.map_or(0, |spec| spec.permits().into()),
+        permits: spec.map_or(0, |spec| spec.permits()),
         accepted: state.accepted,
         finished: state.finished,
         paused: state.is_paused,

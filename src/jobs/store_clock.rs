@@ -28,6 +28,11 @@ impl StoreClock {
     pub fn now(&self) -> StoreTime {
         StoreTime(self.zero_ms.saturating_add(self.clock.now().0))
     }
+
+    /// Returns microseconds of the process's clock, to measure spans.
+    pub fn micros(&self) -> u64 {
+        self.clock.micros()
+    }
 }
 
 /// Formats a moment as RFC 3339 in UTC with six decimals.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use infergate_core::job::{
@@ -104,12 +104,13 @@ impl EmbeddedStore {
     fn measured<T>(
         &self,
         verb: &'static str,
-        began: Instant,
+        began_us: u64,
         answer: Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        let now_us = self.shared.clock.micros();
         self.shared.metrics.record_call(StoreCall {
             verb,
-            secs: began.elapsed().as_secs_f64(),
+            secs: now_us.saturating_sub(began_us) as f64 / 1e6,
             error: answer.as_ref().err().map(StoreError::name),
         });
         answer
@@ -120,18 +121,18 @@ impl EmbeddedStore {
         command: impl FnOnce(Reply<T>) -> StoreCommand,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let (command, began) = (command(Reply(reply)), Instant::now());
+        let (command, began_us) = (command(Reply(reply)), self.shared.clock.micros());
         let verb = command.verb();
         let sent = self.commands.try_send(command).map_err(as_error);
-        self.measured(verb, began, wait(sent, answer).await)
+        self.measured(verb, began_us, wait(sent, answer).await)
     }
 
     async fn read<T>(&self, query: impl FnOnce(Reply<T>) -> Query) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let (query, began) = (query(Reply(reply)), Instant::now());
+        let (query, began_us) = (query(Reply(reply)), self.shared.clock.micros());
         let verb = query.verb();
         let sent = self.queries.try_send(query).map_err(as_error);
-        self.measured(verb, began, wait(sent, answer).await)
+        self.measured(verb, began_us, wait(sent, answer).await)
     }
 }
 
