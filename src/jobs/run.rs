@@ -18,6 +18,7 @@ use serde_json::value::RawValue;
 
 use super::ends::{RunDecision, RunFacts, decide, outcome};
 use super::events::{self, EndTimes};
+use super::file_values::JobFiles;
 use super::live::{LiveOutput, LiveOutputs};
 use super::output::OutputCollector;
 use super::receiver::JobDownstream;
@@ -25,6 +26,7 @@ use super::request::{JobResult, StoredRequest, run_target};
 use super::signals::{JobSignals, StopCause};
 use super::store::{EndRecord, JobStore, StoredEnd, StoredRun};
 use super::store_clock::StoreClock;
+use crate::files::Files;
 use crate::http1::Fields;
 use crate::pipeline::{
     AuthenticatedRequest, InferenceRequest, JobHeader, RequestContext, RequestError,
@@ -52,6 +54,8 @@ pub struct RunContext {
     pub clock: StoreClock,
     /// Outputs as they come.
     pub live: Arc<LiveOutputs>,
+    /// Files of accounts.
+    pub files: Arc<Files>,
 }
 
 /// Finished run: its facts, its output and its context, which has the bill.
@@ -68,7 +72,7 @@ impl RunContext {
     pub async fn run(&self, stored: StoredRun, permit: Permit) {
         let StoredRun { taken, payload } = stored;
         let (_guard, stop) = self.signals.register_run(taken.definition.id);
-        let request = match StoredRequest::read(&payload) {
+        let mut request = match StoredRequest::read(&payload) {
             Ok(request) => request,
             Err(error) => {
                 let job = taken.definition.id;
@@ -78,6 +82,21 @@ impl RunContext {
                 return;
             }
         };
+        let own = JobFiles {
+            files: &self.files,
+            account: &taken.definition.account,
+        };
+        match own.put_back(&request.input, &request.base_url).await {
+            Ok(Some(input)) => request.input = input,
+            Ok(None) => {}
+            Err(refusal) => {
+                let job = taken.definition.id;
+                tracing::warn!(%job, ?refusal, "a file of a job's input cannot be used");
+                drop(permit);
+                self.finish_unrun(&taken, EndReason::InvalidInput).await;
+                return;
+            }
+        }
         let live = self.live.begin(taken.definition.id, self.clock.now());
         let receiver = self.receiver(&taken, stop, Arc::clone(&live.output));
         let finished = Box::pin(self.infer(&taken, &request, receiver, permit)).await;
