@@ -1,4 +1,4 @@
-//! Values of inputs and outputs that stand in files: put away at the submit, put back at the run, kept at the end.
+//! Values of inputs and outputs that stand in files: put into files at the submit, put back at the run, kept at the end.
 //!
 //! Not the files themselves. Stored documents stay small by it; a value that is no large data URI
 //! (<https://www.rfc-editor.org/rfc/rfc2397>) and no URL of ours is never touched.
@@ -88,7 +88,7 @@ impl JobFiles<'_> {
     ///
     /// # Errors
     /// 422: a file is unknown or too large for a run; 413 or 422: a file cannot be kept.
-    pub async fn put_away(
+    pub async fn store_values(
         self,
         input: &RawValue,
         (base_url, expires_secs): (&str, u64),
@@ -142,7 +142,7 @@ impl JobFiles<'_> {
     ///
     /// # Errors
     /// A file is gone or too large, or the store cannot be read.
-    pub async fn put_back(
+    pub async fn restore_values(
         self,
         input: &RawValue,
         base_url: &str,
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_data_uri_is_put_away_and_back_and_a_small_one_stays() {
+    async fn a_large_data_uri_is_stored_and_put_back_and_a_small_one_stays() {
         let dir = tempfile::tempdir().unwrap();
         let files = Files::open(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
         let account = AccountId::from("a");
@@ -286,21 +286,25 @@ mod tests {
         let text = format!(r#"{{"n":1.5,"small":"data:a;base64,YQ==","large":["{large}"]}}"#);
         let input = raw_of(text);
         let mut kept = Vec::new();
-        let away = own.put_away(&input, ("http://h", 60), &mut kept).await;
-        let away = away.unwrap().unwrap();
-        assert!(away.get().len() < 200 && away.get().contains("data:a;base64,YQ=="));
+        let stored = own.store_values(&input, ("http://h", 60), &mut kept).await;
+        let stored = stored.unwrap().unwrap();
+        assert!(stored.get().len() < 200 && stored.get().contains("data:a;base64,YQ=="));
         assert_eq!(kept.len(), 1);
-        let back = own.put_back(&away, "http://h").await.unwrap().unwrap();
+        let back = own
+            .restore_values(&stored, "http://h")
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(back.get(), input.get());
         let other = AccountId::from("b");
         let foreign = JobFiles {
             files: &files,
             account: &other,
         };
-        assert!(foreign.put_back(&away, "http://h").await.is_err());
+        assert!(foreign.restore_values(&stored, "http://h").await.is_err());
         assert!(
             foreign
-                .put_back(&away, "http://other")
+                .restore_values(&stored, "http://other")
                 .await
                 .unwrap()
                 .is_none()

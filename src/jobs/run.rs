@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 
 use super::ends::{RunDecision, RunFacts, decide, outcome};
 use super::events::{self, EndTimes};
-use super::file_values::JobFiles;
+use super::file_values::{JobFiles, OutputNotStored};
 use super::live::{LiveOutput, LiveOutputs};
 use super::output::OutputCollector;
 use super::receiver::JobDownstream;
@@ -86,7 +86,7 @@ impl RunContext {
             files: &self.files,
             account: &taken.definition.account,
         };
-        match own.put_back(&request.input, &request.base_url).await {
+        match own.restore_values(&request.input, &request.base_url).await {
             Ok(Some(input)) => request.input = input,
             Ok(None) => {}
             Err(refusal) => {
@@ -99,7 +99,8 @@ impl RunContext {
         }
         let live = self.live.begin(taken.definition.id, self.clock.now());
         let receiver = self.receiver(&taken, stop, Arc::clone(&live.output));
-        let finished = Box::pin(self.infer(&taken, &request, receiver, permit)).await;
+        let mut finished = Box::pin(self.infer(&taken, &request, receiver, permit)).await;
+        RunContext::keep_output(own, &request.base_url, &mut finished).await;
         if self.settle(&taken, finished).await {
             live.end(self.clock.now());
         }
@@ -120,6 +121,26 @@ impl RunContext {
         let output = OutputCollector::new(self.shared.clock, most);
         let live = (live, self.clock);
         JobDownstream::new((target, headers), stop, output, live)
+    }
+
+    /// Puts media and large values of an output into files, where clients can take URLs for them: below `https:` alone.
+    async fn keep_output(own: JobFiles<'_>, base_url: &str, finished: &mut FinishedRun) {
+        let Some(output) = &finished.result.output else {
+            return;
+        };
+        if !base_url.starts_with("https:")
+            || !matches!(decide(&finished.facts), RunDecision::End { .. })
+        {
+            return;
+        }
+        match own.keep_output(output, base_url).await {
+            Ok(None) => {}
+            Ok(kept) => finished.result.output = kept,
+            Err(OutputNotStored) => {
+                finished.facts.is_unstored = true;
+                finished.result.output = None;
+            }
+        }
     }
 
     /// Runs the pipeline for a taken job.
@@ -162,6 +183,7 @@ impl RunContext {
             stop: receiver.stop_cause(),
             time_over: is_late.then_some(taken.end_reason),
             is_too_large: receiver.is_too_large,
+            is_unstored: false,
             was_sent: ctx.attempts > 0,
             has_error: is_success && error.is_some(),
             when_quota_used: spec

@@ -228,7 +228,7 @@ impl Jobs {
     /// The refusal for the client; nothing is stored then.
     pub async fn submit(&self, mut request: SubmitRequest<'_>) -> Result<StoredJob, Refusal> {
         let mut kept = Vec::new();
-        let submitted = match self.put_away(&mut request, &mut kept).await {
+        let submitted = match self.store_values(&mut request, &mut kept).await {
             Ok(()) => self.submit_small(request).await,
             Err(refusal) => Err(refusal),
         };
@@ -244,7 +244,7 @@ impl Jobs {
     }
 
     /// Puts large values of the input into files, which last as long as the job may.
-    async fn put_away(
+    async fn store_values(
         &self,
         request: &mut SubmitRequest<'_>,
         kept: &mut Vec<FileId>,
@@ -257,7 +257,9 @@ impl Jobs {
         let lifetime = request.model.runtime.spec.jobs.max_run_lifetime_secs;
         let secs = choices.jobs.retention_secs.max(lifetime) + choices.jobs.keep_secs;
         let place = (&*request.request.base_url, secs);
-        let input = own.put_away(&request.request.input, place, kept).await?;
+        let input = own
+            .store_values(&request.request.input, place, kept)
+            .await?;
         if let Some(input) = input {
             request.request.input = input;
         }

@@ -7,7 +7,8 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Node, SimulatedServer, TestClient, TestResponse, accounts, endpoint, eventually, model,
+    HandledServer, Node, Reaction, SimulatedServer, TestClient, TestResponse, accounts, endpoint,
+    eventually, json_answer, model,
 };
 
 const KEY_A: &str = "authorization: Bearer key-a\r\n";
@@ -200,4 +201,51 @@ async fn limits_of_a_file_and_of_an_account_are_kept() {
         .post_as(&format!("{KEY_A}{text}"), "/v1/files", "x")
         .await;
     assert_eq!(form.status, 422, "{}", form.text());
+}
+
+/// A gateway, what its model server has got, and the server.
+async fn recording_node() -> (
+    Node,
+    std::sync::Arc<std::sync::Mutex<String>>,
+    HandledServer,
+) {
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let kept = std::sync::Arc::clone(&seen);
+    let server = HandledServer::by(move |request| {
+        kept.lock().unwrap().push_str(request);
+        let answer = r#"{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}"#;
+        Reaction::Answer(json_answer(answer))
+    })
+    .await;
+    let node = Node::start(&config(server.address, "")).await;
+    (node, seen, server)
+}
+
+#[tokio::test]
+async fn files_of_an_input_reach_the_server_as_data_and_a_large_one_is_refused() {
+    let (node, seen, _server) = recording_node().await;
+    let file = upload(&node, b"0123456789").await.json();
+    let large_uri = format!("data:text/plain;base64,{}", "YWJj".repeat(100_000));
+    let input = json!({ "prompt": url(&file, "get"), "system": large_uri });
+    let path = "/v1/models/acme/m/predictions";
+    let headers = format!("{KEY_A}prefer: wait=30\r\n");
+    let body = json!({ "input": input }).to_string();
+    let created = node.post_as(&headers, path, &body).await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    let object = created.json();
+    let shown = object["input"]["system"].as_str().unwrap();
+    assert!(shown.contains("/v1/files/"), "{shown}");
+    eventually("the server has the file", async || {
+        let seen = seen.lock().unwrap();
+        seen.contains("data:image/png;base64,MDEyMzQ1Njc4OQ==")
+            .then_some(())
+    })
+    .await;
+    let large = upload(&node, &vec![0; (1 << 20) + 1]).await.json();
+    let body = json!({ "input": { "prompt": url(&large, "download") } }).to_string();
+    let refused = node.post_as(KEY_A, path, &body).await;
+    assert_eq!(refused.status, 422, "{}", refused.text());
+    assert!(refused.text().contains("listen.callbacks"));
+    let foreign = json!({ "input": { "prompt": url(&file, "get") } }).to_string();
+    assert_eq!(node.post_as(KEY_B, path, &foreign).await.status, 422);
 }
