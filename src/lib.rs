@@ -4,7 +4,7 @@
 //! import only those to its left; `tests/tidy.rs` holds them to it.
 //!
 //! ```text
-//! http1, telemetry ← tls ← plugin ← upstream ← peer ← trace ← state ← pipeline ← downstream
+//! http1, telemetry ← tls ← plugin ← upstream ← peer ← trace ← state ← pipeline ← files ← jobs ← downstream
 //!                      downstream ← config ← admin ← app ← cli ← main
 //!                                       simulate ← app
 //! ```
@@ -23,6 +23,7 @@ mod jobs;
 mod peer;
 mod pipeline;
 mod plugin;
+mod regular_file;
 pub mod simulate;
 mod state;
 mod telemetry;

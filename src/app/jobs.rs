@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::config::Config;
+use crate::files::Files;
 use crate::jobs::{EventPlace, JobChoices, Jobs};
 use crate::state::Shared;
 
@@ -24,7 +25,9 @@ pub fn open(config: &Config, shared: &Arc<Shared>) -> Result<Option<Arc<Jobs>>, 
         node: Arc::clone(&config.node.id),
         site: Arc::clone(&config.node.site),
     };
-    let jobs = Jobs::open(shared, choices, &config.state_dir, place);
+    let files = Files::open(choices.files.clone(), &config.state_dir, shared.clock)
+        .map_err(|error| format!("files cannot be kept: {error}"))?;
+    let jobs = Jobs::open(shared, choices, &config.state_dir, (place, files));
     jobs.map(Some)
         .map_err(|error| format!("jobs cannot be kept: {error}"))
 }
@@ -36,6 +39,7 @@ pub fn choices(config: &Config) -> Option<JobChoices> {
         replicate: config.replicate.clone(),
         public_url: config.public_url.clone(),
         listeners: listeners(config),
+        files: config.files.clone(),
     })
 }
 
@@ -67,6 +71,7 @@ impl JobTasks {
             tasks.spawn(Arc::clone(jobs).deliver_events());
             tasks.spawn(Arc::clone(jobs).end_unserved());
             tasks.spawn(Arc::clone(jobs).deliver_webhooks());
+            tasks.spawn(Arc::clone(&jobs.files).sweep());
         }
         JobTasks {
             jobs,

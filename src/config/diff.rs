@@ -11,7 +11,14 @@ use super::Config;
 use super::problem::path_of_key;
 
 /// Keys that are read once, at start.
-pub(super) const NEEDS_RESTART: &[&str] = &["listen", "cluster", "threads", "state_dir", "jobs"];
+pub(super) const NEEDS_RESTART: &[&str] = &[
+    "listen",
+    "cluster",
+    "threads",
+    "state_dir",
+    "jobs",
+    "files.local",
+];
 
 /// Keys that are read once where other nodes know this one: by its certificate and by what it
 /// published under this name.

@@ -11,6 +11,7 @@ use infergate_core::model::{AccountSpec, ModelSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::files::FilesConfig;
 use crate::jobs::{JobsConfig, ReplicateConfig};
 use crate::peer::{Cluster, PeersListener};
 use crate::plugin::PluginSpec;
@@ -60,6 +61,9 @@ pub struct Config {
     /// it takes a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jobs: Option<JobsConfig>,
+    /// Files of accounts: uploads, and large inputs and outputs of jobs. Kept only beside `jobs`.
+    #[serde(default)]
+    pub files: FilesConfig,
     /// Choices of the Replicate API.
     #[serde(default)]
     pub replicate: ReplicateConfig,

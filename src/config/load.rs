@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::env::{self, EnvLookup};
 use super::problem::{Problem, Problems};
 use super::{Config, KeyPositions, check, structure, unsupported, yaml};
-use crate::files::open_regular;
+use crate::regular_file::open_regular;
 
 /// A larger file is not a configuration; 100,000 accounts fit.
 pub const FILE_BYTES_MAX: u64 = 32 << 20;

@@ -3,11 +3,13 @@
 //!
 //! Not the request pipeline: an inference request is handed to `pipeline` as soon as its body is whole.
 
+mod body_pieces;
 mod catalog;
 mod connection;
 mod connections;
 mod forwarded;
 mod http1;
+mod multipart;
 mod peer_requests;
 mod preflight;
 mod replicate;

@@ -12,6 +12,8 @@ use infergate_core::model::Secret;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::files::FilesConfig;
+
 /// Choices of the configuration that requests read.
 #[derive(Clone, Debug, Default)]
 pub struct JobChoices {
@@ -21,6 +23,8 @@ pub struct JobChoices {
     pub replicate: ReplicateConfig,
     /// `public_url`.
     pub public_url: Option<Arc<str>>,
+    /// `files`.
+    pub files: FilesConfig,
     /// Addresses of `listen`, to which no webhook goes.
     pub listeners: Vec<SocketAddr>,
 }

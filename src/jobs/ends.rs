@@ -24,6 +24,8 @@ pub struct RunFacts {
     pub time_over: Option<EndReason>,
     /// The output was larger than it may be.
     pub is_too_large: bool,
+    /// The output could not be put into files.
+    pub is_unstored: bool,
     /// A model server may have begun to work.
     pub was_sent: bool,
     /// The response tells an error of the model.
@@ -80,6 +82,7 @@ pub fn decide(facts: &RunFacts) -> RunDecision {
     match facts.status {
         200..300 if facts.is_cut => RunDecision::Release(ReleaseCause::ServerLost),
         200..300 if facts.has_error => failed(EndReason::ModelError),
+        200..300 if facts.is_unstored => failed(EndReason::OutputStoreFailed),
         200..300 => RunDecision::End {
             state: JobState::Succeeded,
             reason: None,
@@ -151,6 +154,7 @@ mod tests {
             stop: StopCause::None,
             time_over: None,
             is_too_large: false,
+            is_unstored: false,
             was_sent: true,
             has_error: false,
             when_quota_used: WhenQuotaUsed::Fail,
@@ -227,6 +231,13 @@ mod tests {
                     ..facts()
                 },
                 charged(EndReason::OutputTooLarge),
+            ),
+            (
+                RunFacts {
+                    is_unstored: true,
+                    ..facts()
+                },
+                failed(EndReason::OutputStoreFailed),
             ),
             (
                 RunFacts {

@@ -10,6 +10,7 @@ mod conformance;
 mod embedded;
 mod ends;
 mod events;
+mod file_values;
 mod live;
 mod object;
 mod operator;

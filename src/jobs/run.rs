@@ -18,6 +18,7 @@ use serde_json::value::RawValue;
 
 use super::ends::{RunDecision, RunFacts, decide, outcome};
 use super::events::{self, EndTimes};
+use super::file_values::{JobFiles, OutputNotStored};
 use super::live::{LiveOutput, LiveOutputs};
 use super::output::OutputCollector;
 use super::receiver::JobDownstream;
@@ -26,6 +27,7 @@ use super::signals::{JobSignals, StopCause};
 use super::store::{EndRecord, JobStore, StoredEnd, StoredRun};
 use super::store_clock::StoreClock;
 use super::webhook::{JobNotices, WebhookClient};
+use crate::files::Files;
 use crate::http1::Fields;
 use crate::pipeline::{
     AuthenticatedRequest, InferenceRequest, JobHeader, RequestContext, RequestError,
@@ -55,6 +57,8 @@ pub struct RunContext {
     pub live: Arc<LiveOutputs>,
     /// Client of receivers.
     pub webhooks: Arc<WebhookClient>,
+    /// Files of accounts.
+    pub files: Arc<Files>,
 }
 
 /// Finished run: its facts, its output and its context, which has the bill.
@@ -72,7 +76,7 @@ impl RunContext {
         let StoredRun { taken, payload } = stored;
         self.count_start(&taken);
         let (_guard, stop) = self.signals.register_run(taken.definition.id);
-        let request = match StoredRequest::read(&payload) {
+        let mut request = match StoredRequest::read(&payload) {
             Ok(request) => request,
             Err(error) => {
                 let job = taken.definition.id;
@@ -82,12 +86,28 @@ impl RunContext {
                 return;
             }
         };
+        let own = JobFiles {
+            files: &self.files,
+            account: &taken.definition.account,
+        };
+        match own.restore_values(&request.input, &request.base_url).await {
+            Ok(Some(input)) => request.input = input,
+            Ok(None) => {}
+            Err(refusal) => {
+                let job = taken.definition.id;
+                tracing::warn!(%job, ?refusal, "a file of a job's input cannot be used");
+                drop(permit);
+                self.finish_unrun(&taken, EndReason::InvalidInput).await;
+                return;
+            }
+        }
         let live = self.live.begin(taken.definition.id, self.clock.now());
         let receiver = self.receiver(&taken, stop, Arc::clone(&live.output));
         let output = Arc::clone(&live.output);
         let notices = JobNotices::of(&self.webhooks, self.clock, (&taken, &request), output);
         let running = Box::pin(self.infer(&taken, &request, receiver, permit));
-        let finished = JobNotices::during(notices, running).await;
+        let mut finished = JobNotices::during(notices, running).await;
+        RunContext::keep_output(own, &request.base_url, &mut finished).await;
         if self.settle(&taken, finished).await {
             live.end(self.clock.now());
         }
@@ -108,6 +128,26 @@ impl RunContext {
         let output = OutputCollector::new(self.shared.clock, most);
         let live = (live, self.clock);
         JobDownstream::new((target, headers), stop, output, live)
+    }
+
+    /// Puts media and large values of an output into files, where clients can take URLs for them: below `https:` alone.
+    async fn keep_output(own: JobFiles<'_>, base_url: &str, finished: &mut FinishedRun) {
+        let Some(output) = &finished.result.output else {
+            return;
+        };
+        if !base_url.starts_with("https:")
+            || !matches!(decide(&finished.facts), RunDecision::End { .. })
+        {
+            return;
+        }
+        match own.keep_output(output, base_url).await {
+            Ok(None) => {}
+            Ok(kept) => finished.result.output = kept,
+            Err(OutputNotStored) => {
+                finished.facts.is_unstored = true;
+                finished.result.output = None;
+            }
+        }
     }
 
     /// Runs the pipeline for a taken job.
@@ -150,6 +190,7 @@ impl RunContext {
             stop: receiver.stop_cause(),
             time_over: is_late.then_some(taken.end_reason),
             is_too_large: receiver.is_too_large,
+            is_unstored: false,
             was_sent: ctx.attempts > 0,
             has_error: is_success && error.is_some(),
             when_quota_used: spec

@@ -21,6 +21,7 @@ use super::catalog::{CatalogModel, JobCatalog};
 use super::config::{JobChoices, JobsConfig};
 use super::embedded::{EmbeddedSettings, EmbeddedStore};
 use super::events::{self, EventPlace, UnrunEnds};
+use super::file_values::JobFiles;
 use super::live::{LiveOutput, LiveOutputs};
 use super::request::{JobResult, StoredRequest};
 use super::run::RunContext;
@@ -32,6 +33,7 @@ use super::store::{
 use super::store_clock::StoreClock;
 use super::webhook::{SystemResolver, WebhookClient, WebhookSender};
 use super::worker::{Worker, WorkerSettings, worker_id};
+use crate::files::{FileId, Files};
 use crate::state::Shared;
 
 /// Folder of the embedded store in `state_dir`.
@@ -76,6 +78,8 @@ pub struct Jobs {
     worker_settings: Arc<WorkerSettings>,
     pub(super) worker: WorkerId,
     live: Arc<LiveOutputs>,
+    /// Files of accounts.
+    pub files: Arc<Files>,
     /// Notified when another configuration is in force.
     reloaded: Notify,
     webhooks: Arc<WebhookClient>,
@@ -92,7 +96,7 @@ impl Jobs {
         shared: &Arc<Shared>,
         choices: JobChoices,
         state_dir: &Path,
-        place: EventPlace,
+        (place, files): (EventPlace, Arc<Files>),
     ) -> std::io::Result<Arc<Jobs>> {
         let clock = StoreClock::start(shared.clock);
         let worker = worker_id(&place.node);
@@ -126,6 +130,7 @@ impl Jobs {
             worker_settings,
             worker,
             live: Arc::default(),
+            files,
             reloaded: Notify::new(),
             webhooks: Arc::new(webhooks),
             is_webhook_revived: Arc::default(),
@@ -136,6 +141,7 @@ impl Jobs {
     pub fn configure(&self, choices: JobChoices) {
         set(&choices.jobs, &self.store_settings, &self.worker_settings);
         self.webhooks.configure(&choices);
+        self.files.configure(choices.files.clone());
         self.choices.store(Arc::new(choices));
         // Queues may have got a model, or lost it.
         self.signals.work.notify_one();
@@ -162,6 +168,7 @@ impl Jobs {
             clock: self.clock,
             live: Arc::clone(&self.live),
             webhooks: Arc::clone(&self.webhooks),
+            files: Arc::clone(&self.files),
         };
         let catalog = Arc::clone(&self.catalog);
         let settings = Arc::clone(&self.worker_settings);
@@ -289,7 +296,48 @@ impl Jobs {
     ///
     /// # Errors
     /// The refusal for the client; nothing is stored then.
-    pub async fn submit(&self, request: SubmitRequest<'_>) -> Result<StoredJob, Refusal> {
+    pub async fn submit(&self, mut request: SubmitRequest<'_>) -> Result<StoredJob, Refusal> {
+        let mut kept = Vec::new();
+        let submitted = match self.store_values(&mut request, &mut kept).await {
+            Ok(()) => self.submit_small(request).await,
+            Err(refusal) => Err(refusal),
+        };
+        let is_new = submitted.as_ref().is_ok_and(|(_, is_new)| *is_new);
+        if !is_new {
+            for id in kept {
+                // A file that stays has an end of its own.
+                let _ = self.files.remove(id).await;
+            }
+        }
+        let found = self.get(submitted?.0).await?;
+        found.ok_or(Refusal::JobsUnavailable)
+    }
+
+    /// Puts large values of the input into files, which last as long as the job may.
+    async fn store_values(
+        &self,
+        request: &mut SubmitRequest<'_>,
+        kept: &mut Vec<FileId>,
+    ) -> Result<(), Refusal> {
+        let own = JobFiles {
+            files: &self.files,
+            account: &request.account.id,
+        };
+        let choices = self.choices.load();
+        let lifetime = request.model.runtime.spec.jobs.max_run_lifetime_secs;
+        let secs = choices.jobs.retention_secs.max(lifetime) + choices.jobs.keep_secs;
+        let place = (&*request.request.base_url, secs);
+        let input = own
+            .store_values(&request.request.input, place, kept)
+            .await?;
+        if let Some(input) = input {
+            request.request.input = input;
+        }
+        Ok(())
+    }
+
+    /// Stores a job whose large values are in files. Returns its id, and whether it is a new one.
+    async fn submit_small(&self, request: SubmitRequest<'_>) -> Result<(JobId, bool), Refusal> {
         let payload = request.request.to_payload();
         if payload.len() > PAYLOAD_BYTES_MAX {
             return Err(Refusal::BodyTooLarge);
@@ -306,16 +354,16 @@ impl Jobs {
             .submit(stored)
             .await
             .map_err(|error| refusal(&error))?;
-        let id = match submitted {
+        let (id, is_new) = match submitted {
             SubmitResult::Created => {
                 let spec = &request.model.runtime.spec;
                 let (kind, api) = (request.kind.name(), &request.request.api);
                 let metrics = self.shared.metrics.jobs();
                 metrics.record_submitted(&spec.id, kind, api);
-                id
+                (id, true)
             }
-            SubmitResult::Exists(_) => id,
-            SubmitResult::Duplicate(first) => first,
+            SubmitResult::Exists(_) => (id, true),
+            SubmitResult::Duplicate(first) => (first, false),
             SubmitResult::KeyMismatch => {
                 return Err(Refusal::Rejected {
                     status: 422,
@@ -328,8 +376,7 @@ impl Jobs {
             }
             SubmitResult::StoreFull => return Err(Refusal::JobsUnavailable),
         };
-        let found = self.get(id).await?;
-        found.ok_or(Refusal::JobsUnavailable)
+        Ok((id, is_new))
     }
 
     fn definition(&self, request: &SubmitRequest<'_>, payload_bytes: usize) -> NewJob {

@@ -9,7 +9,7 @@ use std::path::Path;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
-use crate::files::open_regular;
+use crate::regular_file::open_regular;
 
 /// Ten times the public certificates of an operating system.
 const FILE_BYTES_MAX: u64 = 4 << 20;

@@ -22,7 +22,7 @@ use super::client::{HttpClient, OutboundRequest};
 use super::connect_timings::ConnectTimings;
 use super::target::Target;
 use super::url::{check_address, check_url};
-use crate::files::open_regular;
+use crate::regular_file::open_regular;
 
 pub use kubernetes::{KubernetesCredentials, query_kubernetes};
 

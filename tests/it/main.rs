@@ -26,6 +26,7 @@ mod events;
 mod explain;
 mod failover;
 mod fallbacks;
+mod files;
 mod framing;
 mod gossip;
 mod job_operations;

@@ -6,7 +6,7 @@ use infergate_core::Refusal;
 use infergate_core::api::replicate::ReplicateRoute;
 
 use super::answer::RouteAnswer;
-use super::{catalog, create, objects, stream};
+use super::{catalog, create, files, objects, stream};
 use crate::downstream::request_body;
 use crate::downstream::server::DownstreamServer;
 use crate::downstream::session::Session;
@@ -38,6 +38,17 @@ impl DownstreamServer {
         if let ReplicateRoute::Stream(id, query) = &route {
             ctx.discard();
             return Box::pin(stream::follow(jobs, session, ctx, (id, query))).await;
+        }
+        if route.is_of_files() {
+            ctx.discard();
+            return Box::pin(files::answer(
+                &self.shared,
+                jobs,
+                session,
+                ctx,
+                (&head, route),
+            ))
+            .await;
         }
         let answer = match is_create {
             true => Box::pin(create::create(self, jobs, session, ctx, &head, route)).await?,
@@ -90,7 +101,7 @@ impl DownstreamServer {
     }
 }
 
-async fn send(
+pub(super) async fn send(
     session: &mut Session,
     ctx: &mut RequestContext,
     answer: RouteAnswer,

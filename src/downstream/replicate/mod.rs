@@ -6,5 +6,6 @@ mod answer;
 mod catalog;
 mod create;
 mod dispatch;
+mod files;
 mod objects;
 mod stream;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::files::open_regular;
 use crate::plugin::loading::component_type::{ComponentType, FILE_MAX_BYTES};
 use crate::plugin::loading::grants::{self, KeyProblem, ResolvedGrants};
 use crate::plugin::spec::{OnFailure, PluginSpec};
+use crate::regular_file::open_regular;
 
 /// A plugin's file, read and found fit for its world.
 pub struct CheckedComponent {

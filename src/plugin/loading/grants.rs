@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::files::open_regular;
 use crate::plugin::runtime::grants::LookupTable;
+use crate::regular_file::open_regular;
 
 /// A price list of a hundred thousand rows has less.
 pub const TABLE_FILE_MAX_BYTES: u64 = 16 << 20;

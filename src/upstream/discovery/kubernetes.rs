@@ -18,7 +18,7 @@ use infergate_core::model::{
 use serde::Deserialize;
 
 use super::{ANSWER_BYTES_MAX, DiscoveryError, get, target, url_of};
-use crate::files::open_regular;
+use crate::regular_file::open_regular;
 use crate::tls::read_ca_file;
 use crate::upstream::client::HttpClient;
 

@@ -4,6 +4,7 @@
 
 mod descriptor;
 mod error;
+mod files;
 mod preference;
 mod request;
 mod response;
@@ -12,6 +13,7 @@ mod routes;
 mod tests;
 
 pub(in crate::api) use descriptor::Replicate;
+pub use files::FileView;
 pub use preference::{WAIT_MAX_SECS, wait_preference};
 pub use request::{CreateRequest, VersionName, model_path, read_create, search_words};
 pub use response::{

@@ -74,12 +74,37 @@ pub enum ReplicateRoute {
     WebhookSecret,
     /// Follows the output of a job; the id and the query.
     Stream(String, String),
+    /// Keeps a file.
+    CreateFile,
+    /// Lists files; the query.
+    ListFiles(String),
+    /// Shows a file.
+    GetFile(String),
+    /// Deletes a file.
+    DeleteFile(String),
+    /// Downloads a file; the id and the query, which is signed.
+    DownloadFile(String, String),
 }
 
 impl ReplicateRoute {
+    /// Returns whether the route is one of files.
+    pub const fn is_of_files(&self) -> bool {
+        matches!(
+            self,
+            ReplicateRoute::CreateFile
+                | ReplicateRoute::ListFiles(_)
+                | ReplicateRoute::GetFile(_)
+                | ReplicateRoute::DeleteFile(_)
+                | ReplicateRoute::DownloadFile(..)
+        )
+    }
+
     /// Returns whether a token in the query takes the place of a key.
     pub const fn has_token(&self) -> bool {
-        matches!(self, ReplicateRoute::Stream(..))
+        matches!(
+            self,
+            ReplicateRoute::Stream(..) | ReplicateRoute::DownloadFile(..)
+        )
     }
 }
 
@@ -109,7 +134,8 @@ fn is_own(parts: &[&str]) -> bool {
                 | "hardware"
                 | "account"
                 | "collections"
-                | "streams",
+                | "streams"
+                | "files",
             ..
         ] | ["webhooks", "default", ..]
             | ["models", _, _, "predictions" | "versions", ..]
@@ -162,6 +188,13 @@ fn find(method: &str, parts: &[&str], query: &str) -> Option<ReplicateRoute> {
         ("GET", ["account"]) => ReplicateRoute::Account,
         ("GET", ["webhooks", "default", "secret"]) => ReplicateRoute::WebhookSecret,
         ("GET", ["streams", id]) => ReplicateRoute::Stream(owned(id), query.to_owned()),
+        ("POST", ["files"]) => ReplicateRoute::CreateFile,
+        ("GET", ["files"]) => ReplicateRoute::ListFiles(query.to_owned()),
+        ("GET", ["files", id]) => ReplicateRoute::GetFile(owned(id)),
+        ("DELETE", ["files", id]) => ReplicateRoute::DeleteFile(owned(id)),
+        ("GET", ["files", id, "download"]) => {
+            ReplicateRoute::DownloadFile(owned(id), query.to_owned())
+        }
         _ => return None,
     })
 }

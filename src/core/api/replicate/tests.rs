@@ -73,6 +73,13 @@ fn every_route_is_found() {
             "/v1/streams/x?token=t",
             Route::Stream("x".into(), "token=t".into()),
         ),
+        ("POST", "/v1/files", Route::CreateFile),
+        ("DELETE", "/v1/files/x", Route::DeleteFile("x".into())),
+        (
+            "GET",
+            "/v1/files/x/download?owner=o",
+            Route::DownloadFile("x".into(), "owner=o".into()),
+        ),
     ] {
         assert_eq!(
             target(method, path),

@@ -1,0 +1,341 @@
+//! Values of inputs and outputs that stand in files: put into files at the submit, put back at the run, kept at the end.
+//!
+//! Not the files themselves. Stored documents stay small by it; a value that is no large data URI
+//! (<https://www.rfc-editor.org/rfc/rfc2397>) and no URL of ours is never touched.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use infergate_core::{AccountId, Refusal};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::output::data_uri;
+use crate::files::{FileId, FileOrigin, FileRecord, Files, NewFile, Upload, file_in_url, file_url};
+
+/// Longest data URI that stays where it is.
+const DATA_URI_BYTES_MAX: usize = 64 << 10;
+/// Largest uploaded file that becomes a data URI of a run.
+const INLINE_BYTES_MAX: u64 = 1 << 20;
+/// Attempts to store a part of an output.
+const STORE_ATTEMPTS: usize = 3;
+/// Bytes of an upload's piece.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Account and store of the files of one job.
+#[derive(Clone, Copy)]
+pub struct JobFiles<'a> {
+    /// Store.
+    pub files: &'a Arc<Files>,
+    /// Owner.
+    pub account: &'a AccountId,
+}
+
+/// Data URI with its parts.
+struct DataUri<'a> {
+    kind: &'a str,
+    bytes: Bytes,
+}
+
+impl<'a> DataUri<'a> {
+    /// Reads a data URI in base64.
+    fn read(text: &'a str) -> Option<DataUri<'a>> {
+        let (kind, encoded) = text.strip_prefix("data:")?.split_once(";base64,")?;
+        let bytes = STANDARD.decode(encoded).ok()?;
+        Some(DataUri {
+            kind,
+            bytes: bytes.into(),
+        })
+    }
+
+    /// Returns whether it is an image, a sound or a film.
+    fn is_medium(text: &str) -> bool {
+        let kinds = ["data:image/", "data:audio/", "data:video/"];
+        kinds.iter().any(|kind| text.starts_with(kind))
+    }
+}
+
+/// The output could not be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputNotStored;
+
+impl JobFiles<'_> {
+    async fn keep(
+        self,
+        uri: &DataUri<'_>,
+        origin: FileOrigin,
+        expires_secs: u64,
+    ) -> Result<Arc<FileRecord>, Refusal> {
+        let mut upload = Upload::begin(self.files, self.account).await?;
+        let mut rest = uri.bytes.clone();
+        while !rest.is_empty() {
+            let piece = rest.split_to(rest.len().min(PIECE_BYTES));
+            upload.push(piece).await?;
+        }
+        let facts = NewFile {
+            name: String::new(),
+            content_type: uri.kind.to_owned(),
+            metadata: Map::new(),
+            origin,
+            expires_secs,
+        };
+        Ok(upload.finish(facts).await?)
+    }
+
+    /// Puts large data URIs of an input into files, which `kept` names, and checks the files that it names.
+    ///
+    /// # Errors
+    /// 422: a file is unknown or too large for a run; 413 or 422: a file cannot be kept.
+    pub async fn store_values(
+        self,
+        input: &RawValue,
+        (base_url, expires_secs): (&str, u64),
+        kept: &mut Vec<FileId>,
+    ) -> Result<Option<Box<RawValue>>, Refusal> {
+        if !may_have_files(input.get()) {
+            return Ok(None);
+        }
+        let mut input = parsed(input)?;
+        let mut is_changed = false;
+        for (pointer, text) in strings(&mut input) {
+            if text.len() > DATA_URI_BYTES_MAX
+                && let Some(uri) = DataUri::read(text)
+            {
+                let record = self.keep(&uri, FileOrigin::Input, expires_secs).await?;
+                kept.push(record.id);
+                *text = file_url(base_url, record.id);
+                is_changed = true;
+            } else if let Some(id) = file_in_url(text) {
+                self.check(id, (text, base_url), pointer)?;
+            }
+        }
+        Ok(is_changed.then(|| raw(&input)).flatten())
+    }
+
+    /// Checks a file that an input names.
+    fn check(
+        self,
+        id: FileId,
+        (url, base_url): (&str, &str),
+        pointer: String,
+    ) -> Result<(), Refusal> {
+        let message = match self.files.find(self.account, id) {
+            Some(record) if is_too_large(&record) => {
+                "is a file of more than 1 MiB, which models can read only from a listener of their own: the operator \
+                 can set `listen.callbacks`"
+            }
+            Some(_) => return Ok(()),
+            // An id of another gateway's file.
+            None if !url.starts_with(base_url) => return Ok(()),
+            None => "names a file that is not there: its time is over, or it never was",
+        };
+        Err(Refusal::Rejected {
+            status: 422,
+            pointer,
+            message: message.to_owned(),
+        })
+    }
+
+    /// Puts files that an input names back as data URIs.
+    ///
+    /// # Errors
+    /// A file is gone or too large, or the store cannot be read.
+    pub async fn restore_values(
+        self,
+        input: &RawValue,
+        base_url: &str,
+    ) -> Result<Option<Box<RawValue>>, Refusal> {
+        if !may_have_files(input.get()) {
+            return Ok(None);
+        }
+        let mut input = parsed(input)?;
+        let mut is_changed = false;
+        for (pointer, text) in strings(&mut input) {
+            let Some(id) = file_in_url(text) else {
+                continue;
+            };
+            self.check(id, (text, base_url), pointer)?;
+            let Some(record) = self.files.find(self.account, id) else {
+                continue;
+            };
+            let read = self.files.read_whole(&record).await;
+            let bytes = read.map_err(|error| {
+                tracing::warn!(%id, %error, "an input file cannot be read");
+                Refusal::JobsUnavailable
+            })?;
+            *text = data_uri(&record.content_type, &bytes);
+            is_changed = true;
+        }
+        Ok(is_changed.then(|| raw(&input)).flatten())
+    }
+
+    /// Puts media and large data URIs of an output into files, and their signed URLs in their place.
+    ///
+    /// # Errors
+    /// [`OutputNotStored`] after three attempts.
+    pub async fn keep_output(
+        self,
+        output: &RawValue,
+        base_url: &str,
+    ) -> Result<Option<Box<RawValue>>, OutputNotStored> {
+        let text = output.get();
+        let is_medium = text.get(1..).is_some_and(DataUri::is_medium);
+        let is_large = text.len() > DATA_URI_BYTES_MAX && text.contains("data:");
+        if !is_medium && !is_large {
+            return Ok(None);
+        }
+        let Ok(mut output) = serde_json::from_str::<Value>(text) else {
+            return Ok(None);
+        };
+        let mut is_changed = false;
+        for (_, text) in strings(&mut output) {
+            if !is_medium && text.len() <= DATA_URI_BYTES_MAX {
+                continue;
+            }
+            if let Some(uri) = DataUri::read(text) {
+                let record = self.keep_patiently(&uri).await?;
+                *text = self.files.download_url(base_url, &record);
+                is_changed = true;
+            }
+        }
+        Ok(is_changed.then(|| raw(&output)).flatten())
+    }
+
+    async fn keep_patiently(self, uri: &DataUri<'_>) -> Result<Arc<FileRecord>, OutputNotStored> {
+        let expires_secs = self.files.config().expires_secs;
+        for _ in 0..STORE_ATTEMPTS {
+            match self.keep(uri, FileOrigin::Output, expires_secs).await {
+                Ok(record) => return Ok(record),
+                Err(refusal) => tracing::warn!(?refusal, "a part of an output cannot be stored"),
+            }
+        }
+        Err(OutputNotStored)
+    }
+}
+
+/// Returns whether a file is too large to become part of a request. What came with the request is not.
+fn is_too_large(record: &FileRecord) -> bool {
+    record.origin != FileOrigin::Input && record.size > INLINE_BYTES_MAX
+}
+
+/// Returns whether it is worth it to look at the strings of an input.
+fn may_have_files(input: &str) -> bool {
+    // A slash may be escaped, where the name of the folder is not.
+    let has_data = input.len() > DATA_URI_BYTES_MAX && input.contains("data:");
+    has_data || input.contains("files")
+}
+
+fn parsed(input: &RawValue) -> Result<Value, Refusal> {
+    serde_json::from_str(input.get()).map_err(|error| Refusal::BadRequest {
+        pointer: "/input".to_owned(),
+        message: error.to_string(),
+    })
+}
+
+fn raw(value: &Value) -> Option<Box<RawValue>> {
+    serde_json::value::to_raw_value(value).ok()
+}
+
+/// Strings of a value with their places, as in the body of a create.
+fn strings(value: &mut Value) -> Vec<(String, &mut String)> {
+    let mut found = Vec::new();
+    gather(value, "/input".to_owned(), &mut found);
+    found
+}
+
+fn gather<'a>(value: &'a mut Value, place: String, found: &mut Vec<(String, &'a mut String)>) {
+    match value {
+        Value::String(text) => found.push((place, text)),
+        Value::Array(list) => {
+            for (at, value) in list.iter_mut().enumerate() {
+                gather(value, format!("{place}/{at}"), found);
+            }
+        }
+        Value::Object(members) => {
+            for (name, value) in members {
+                let name = name.replace('~', "~0").replace('/', "~1");
+                gather(value, format!("{place}/{name}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::FilesConfig;
+    use crate::telemetry::Clock;
+
+    fn raw_of(text: String) -> Box<RawValue> {
+        RawValue::from_string(text).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_large_data_uri_is_stored_and_put_back_and_a_small_one_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::open(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
+        let account = AccountId::from("a");
+        let own = JobFiles {
+            files: &files,
+            account: &account,
+        };
+        let large = data_uri("image/png", &vec![7; DATA_URI_BYTES_MAX]);
+        let text = format!(r#"{{"n":1.5,"small":"data:a;base64,YQ==","large":["{large}"]}}"#);
+        let input = raw_of(text);
+        let mut kept = Vec::new();
+        let stored = own.store_values(&input, ("http://h", 60), &mut kept).await;
+        let stored = stored.unwrap().unwrap();
+        assert!(stored.get().len() < 200 && stored.get().contains("data:a;base64,YQ=="));
+        assert_eq!(kept.len(), 1);
+        let back = own
+            .restore_values(&stored, "http://h")
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(back.get(), input.get());
+        let other = AccountId::from("b");
+        let foreign = JobFiles {
+            files: &files,
+            account: &other,
+        };
+        assert!(foreign.restore_values(&stored, "http://h").await.is_err());
+        assert!(
+            foreign
+                .restore_values(&stored, "http://other")
+                .await
+                .unwrap()
+                .is_none()
+        );
+    }
+
+    #[tokio::test]
+    async fn media_of_an_output_become_signed_downloads() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::open(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
+        let account = AccountId::from("a");
+        let own = JobFiles {
+            files: &files,
+            account: &account,
+        };
+        let image = raw_of(r#""data:image/png;base64,YWJj""#.to_owned());
+        let kept = own.keep_output(&image, "https://h").await.unwrap().unwrap();
+        let url: String = serde_json::from_str(kept.get()).unwrap();
+        let (path, query) = url.split_once('?').unwrap();
+        let found = files
+            .find_signed(file_in_url(path).unwrap(), query)
+            .unwrap();
+        assert_eq!(&files.read_whole(&found).await.unwrap()[..], b"abc");
+        let text = raw_of(r#"["data:image/png;base64,YWJj"]"#.to_owned());
+        assert!(own.keep_output(&text, "https://h").await.unwrap().is_none());
+        let nowhere = FilesConfig {
+            file_max_mib: 0,
+            ..FilesConfig::default()
+        };
+        files.configure(nowhere);
+        let failed = own.keep_output(&image, "https://h").await;
+        assert_eq!(failed.err(), Some(OutputNotStored));
+    }
+}
