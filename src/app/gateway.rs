@@ -99,8 +99,7 @@ impl Gateway {
         let (discovery, reports) = discover::start(&shared, &ready.models).await;
         let jobs = jobs::open(config, &shared)?;
         let reloader = Reloader::start(
-            Arc::clone(&loader),
-            jobs.clone(),
+            (Arc::clone(&loader), jobs.clone()),
             ready,
             watch,
             requests,

@@ -76,8 +76,7 @@ pub struct Reloader {
 impl Reloader {
     /// Puts the first configuration into effect.
     pub fn start(
-        loader: Arc<Loader>,
-        jobs: Option<Arc<Jobs>>,
+        (loader, jobs): (Arc<Loader>, Option<Arc<Jobs>>),
         first: PreparedConfig,
         watch: FileWatch,
         requests: mpsc::Receiver<ReloadRequest>,

@@ -116,8 +116,7 @@ impl LiveOutput {
     /// Returns the output so far.
     pub fn pieces(&self) -> Vec<String> {
         let pieces = Arc::clone(&self.state.lock().pieces);
-        let copy = pieces.lock().clone();
-        copy
+        pieces.lock().clone()
     }
 
     /// Returns the events from number `next` on.

@@ -403,3 +403,26 @@ async fn an_output_is_followed_without_a_key_resumed_and_still_there_after_the_e
     }
     assert!(!node.log().contains("token="));
 }
+
+#[tokio::test]
+async fn a_reload_that_removes_a_model_fails_what_waits_for_it_and_lets_runs_end() {
+    let server = ScriptedServer::held().await;
+    let config = with_jobs(server.address, 1, "", "");
+    let node = Node::start(&config).await;
+    let running = create(&node, "", INPUT).await;
+    status_becomes(&node, id_of(&running), "processing").await;
+    let waiting = create(&node, "", INPUT).await;
+    let other = SimulatedServer::fast().await;
+    let without = format!(
+        "jobs: {{}}\nmodels:\n{}",
+        model("acme/other", &[endpoint(other.address, 1)], "")
+    );
+    assert_eq!(node.reload(&without).await.status, 200);
+    let failed = ended(&node, id_of(&waiting)).await;
+    assert_eq!(failed["status"], "failed", "{failed}");
+    assert_eq!(failed["infergate"]["reason"], "model_removed");
+    let object = show(&node, "", id_of(&running)).await.json();
+    assert_eq!(object["status"], "processing", "{object}");
+    let refused = node.post(PREDICTIONS, INPUT).await;
+    assert_eq!(refused.status, 404);
+}

@@ -1,6 +1,6 @@
 //! Time of a store of jobs: milliseconds since 1970 by the store's own clock.
 //!
-//! Not comparable with a node's clock or with [`Millis`](crate::Millis) since its start.
+//! Not comparable with a node's clock or with [`Millis`] since its start.
 
 use std::ops::Add;
 

@@ -15,6 +15,10 @@ use crate::telemetry::event::InferenceEvent;
 const EVENTS_KEPT: usize = 1024;
 
 /// Event, or its line as it was rendered before.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are events, which must not cost an allocation each"
+)]
 pub(super) enum EventContent {
     /// To be rendered.
     Event(InferenceEvent),
