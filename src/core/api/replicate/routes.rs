@@ -4,6 +4,9 @@
 
 use crate::api::route::{RequestPath, RouteTarget, decoded};
 
+/// Segments of the longest path.
+const SEGMENTS_MAX: usize = 8;
+
 /// Kind of the objects under a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobCollection {
@@ -114,11 +117,18 @@ pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
         return None;
     }
     let rest = request.path.strip_prefix("/v1/")?;
-    let parts: Vec<&str> = rest.trim_end_matches('/').split('/').collect();
-    let route = find(request.method, &parts, request.query);
+    // On the stack: every request of another dialect comes by here.
+    let mut parts = [""; SEGMENTS_MAX];
+    let mut count = 0;
+    for part in rest.trim_end_matches('/').split('/') {
+        *parts.get_mut(count)? = part;
+        count += 1;
+    }
+    let parts = &parts[..count];
+    let route = find(request.method, parts, request.query);
     match route {
         Some(route) => Some(RouteTarget::Replicate(Box::new(route))),
-        None if is_own(&parts) => Some(RouteTarget::Unknown),
+        None if is_own(parts) => Some(RouteTarget::Unknown),
         None => None,
     }
 }
