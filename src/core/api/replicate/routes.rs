@@ -117,7 +117,17 @@ pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
         return None;
     }
     let rest = request.path.strip_prefix("/v1/")?;
-    // On the stack: every request of another dialect comes by here.
+    // Every request of another dialect comes by here: most leave by their first letters.
+    let may_be_own = matches!(
+        rest.as_bytes(),
+        [b'p' | b't' | b'd' | b'a' | b's' | b'w' | b'f', ..]
+            | [b'm', b'o', ..]
+            | [b'h', b'a', ..]
+            | [b'c', b'o', b'l', ..]
+    );
+    if !may_be_own {
+        return None;
+    }
     let mut parts = [""; SEGMENTS_MAX];
     let mut count = 0;
     for part in rest.trim_end_matches('/').split('/') {
