@@ -18,7 +18,7 @@ pub struct RunFacts {
     pub status: u16,
     /// The response broke off.
     pub is_cut: bool,
-    /// Why the run was to stop.
+    /// Cause for which the run was to stop.
     pub stop: StopCause,
     /// Reason of the end by time, where the run's deadline has passed.
     pub time_over: Option<EndReason>,

@@ -188,7 +188,7 @@ pub struct ModelLevels {
     pub model: ModelId,
     /// Permits in use.
     pub permits_used: u32,
-    /// Those of them that durable requests hold.
+    /// Permits among them that durable requests hold.
     pub durable_permits_used: u32,
     /// Permits there are.
     pub permits_limit: u32,

@@ -52,7 +52,7 @@ struct ClassPermit {
 /// Permit time of the other class while one waits.
 #[derive(Clone, Copy, Default)]
 struct WaitedTime {
-    /// It can use a permit and waits, since before this step.
+    /// Able to use a permit and waiting, since before this step.
     is_waiting: bool,
     /// Grants up to this one were made before.
     after_grant: u64,
