@@ -56,10 +56,11 @@ accept:
 count *ARGS:
     ./scripts/count {{ARGS}}
 
-# Durable jobs: 10,000 of 2 s under 200 kills of the gateway (about 30 minutes)
+# Durable jobs: 10,000 of 2 s under 200 kills of the gateway, then their rules with full counts (about 90 minutes)
 accept-jobs:
     cargo build --quiet
     tests/jobs/accept.py --jobs 10000 --kills 200 --run-ms 2000 --refusals-max 12 --limit 7200
+    tests/jobs/rules.py --full
 
 # Three nodes in network namespaces, under load and with faults (root, about 5 minutes)
 fleet *ARGS:

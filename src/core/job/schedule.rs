@@ -21,6 +21,8 @@ const BATCH_EVERY: u32 = 32;
 const INTERACTIVE_TURN: u32 = 4;
 /// Idle flows beyond the active ones that are remembered before those without debt are dropped.
 const IDLE_FLOWS_SLACK: usize = 64;
+/// Flows without a turn since they came that one correction moves.
+const FRESH_MOVED_MAX: usize = 64;
 /// Largest lead of a flow with preferred weights before the least served flow is next.
 pub const AFFINITY_LAG: Millis = Millis::from_secs(30);
 /// Takes in a row that a preference may decide.
@@ -97,6 +99,8 @@ struct Flow {
     jobs: BTreeMap<u64, JobId>,
     /// Jobs that were taken and whose charge is not corrected yet.
     charged: u32,
+    /// Virtual time that it had used itself, while it has had no turn since it became active.
+    fresh_from: Option<u64>,
 }
 
 impl Flow {
@@ -112,6 +116,8 @@ struct ClassQueue {
     flows: HashMap<Arc<str>, Flow>,
     /// Flows with jobs.
     active: BTreeSet<(u64, Arc<str>)>,
+    /// Those of them that have had no turn since they became active.
+    fresh: BTreeSet<(u64, Arc<str>)>,
     /// Virtual time of the flow served last.
     now: u64,
     /// Jobs of all flows.
@@ -128,8 +134,10 @@ impl ClassQueue {
         let entry = self.flows.entry(Arc::clone(flow)).or_default();
         if entry.jobs.is_empty() {
             // One quantum behind: a tenant with one job at a time has one turn a round and no more.
+            entry.fresh_from = Some(entry.time);
             entry.time = entry.time.max(entry_time);
             self.active.insert((entry.time, Arc::clone(flow)));
+            self.fresh.insert((entry.time, Arc::clone(flow)));
         }
         entry.jobs.insert(place, job);
         self.len += 1;
@@ -158,7 +166,11 @@ impl ClassQueue {
         let flow = self.flows.get_mut(&name)?;
         let (_, job) = flow.jobs.pop_first()?;
         self.len -= 1;
-        self.active.remove(&(flow.time, Arc::clone(&name)));
+        let place = (flow.time, Arc::clone(&name));
+        self.active.remove(&place);
+        if flow.fresh_from.take().is_some() {
+            self.fresh.remove(&place);
+        }
         self.now = self.now.max(flow.time);
         flow.time = flow.time.saturating_add(cost(&job).step());
         flow.charged = flow.charged.saturating_add(1);
@@ -176,7 +188,11 @@ impl ClassQueue {
         if is_found {
             self.len -= 1;
             if flow.jobs.is_empty() {
-                self.active.remove(&(flow.time, name.into()));
+                let place = (flow.time, name.into());
+                self.active.remove(&place);
+                if flow.fresh_from.take().is_some() {
+                    self.fresh.remove(&place);
+                }
             }
         }
         is_found
@@ -193,8 +209,44 @@ impl ClassQueue {
         flow.time = used.saturating_add(actual.step());
         let mut place = (was, Arc::from(name));
         if self.active.remove(&place) {
+            let is_fresh = self.fresh.remove(&place);
             place.0 = flow.time;
+            if is_fresh {
+                self.fresh.insert(place.clone());
+            }
             self.active.insert(place);
+            if flow.time < was {
+                let (least, step) = (flow.time, actual.step());
+                self.bring_fresh_after(least, step);
+            }
+        }
+    }
+
+    /// Moves flows that still wait for their first turn to one step behind a flow that has got time back.
+    ///
+    /// Their places were reckoned from a charge that was too high. Where they stayed, the flow that was charged would
+    /// be served before them until it had used that charge up.
+    fn bring_fresh_after(&mut self, time: u64, step: u64) {
+        let entry = time.saturating_add(step);
+        if self.least() < time {
+            return;
+        }
+        let later = self.fresh.range((entry.saturating_add(1), Arc::from(""))..);
+        let later: Vec<_> = later.take(FRESH_MOVED_MAX).cloned().collect();
+        for place in later {
+            let Some(flow) = self.flows.get_mut(&place.1) else {
+                continue;
+            };
+            let moved = flow
+                .fresh_from
+                .unwrap_or(flow.time)
+                .max(entry)
+                .min(flow.time);
+            flow.time = moved;
+            self.active.remove(&place);
+            self.fresh.remove(&place);
+            self.active.insert((moved, Arc::clone(&place.1)));
+            self.fresh.insert((moved, place.1));
         }
     }
 }
@@ -291,6 +343,11 @@ impl Schedule {
                 .map(|(name, flow)| (flow.time, Arc::clone(name)))
                 .collect();
             assert_eq!(active, class.active, "flows with jobs are in order");
+            let fresh = active
+                .into_iter()
+                .filter(|(_, name)| class.flows[name].fresh_from.is_some());
+            let fresh: BTreeSet<_> = fresh.collect();
+            assert_eq!(fresh, class.fresh, "flows without a turn are known");
         }
     }
 }
@@ -350,6 +407,67 @@ mod tests {
         for expected in ["new", "new", "new", "a-long"] {
             let (_, flow, _) = schedule.pop(order, None, |_| SECOND).unwrap();
             assert_eq!(&*flow, expected);
+        }
+        schedule.check();
+    }
+    #[test]
+    fn a_flow_that_comes_while_charges_are_too_high_has_its_turn_after_one_job() {
+        let mut schedule = Schedule::default();
+        let order = JobClass::order(1);
+        for number in 0..100 {
+            schedule.push(JobClass::Normal, &"big".into(), id(number), SECOND);
+        }
+        for _ in 0..8 {
+            schedule.pop(order, None, |_| SECOND);
+        }
+        for number in 0..4 {
+            schedule.push(
+                JobClass::Normal,
+                &format!("s{number}").into(),
+                id(200 + number),
+                SECOND,
+            );
+        }
+        let actual = FlowCost {
+            expected_ms: 100,
+            weight: 1,
+        };
+        for _ in 0..8 {
+            schedule.correct(JobClass::Normal, "big", SECOND, actual);
+            schedule.check();
+        }
+        let served: Vec<_> = (0..6)
+            .map(|_| schedule.pop(order, None, |_| actual).unwrap().1)
+            .collect();
+        let turns = served.iter().filter(|flow| &***flow == "big").count();
+        assert!(turns <= 2, "{served:?}");
+        schedule.check();
+    }
+
+    #[test]
+    fn a_flow_pays_its_own_debt_before_it_is_moved_nearer() {
+        let mut schedule = Schedule::default();
+        let order = JobClass::order(1);
+        schedule.push(JobClass::Normal, &"debtor".into(), id(1), SECOND);
+        schedule.pop(order, None, |_| SECOND);
+        let long = FlowCost {
+            expected_ms: 60_000,
+            weight: 1,
+        };
+        schedule.correct(JobClass::Normal, "debtor", SECOND, long);
+        for number in 2..100 {
+            schedule.push(JobClass::Normal, &"big".into(), id(number), SECOND);
+        }
+        schedule.pop(order, None, |_| SECOND);
+        schedule.push(JobClass::Normal, &"debtor".into(), id(200), SECOND);
+        let short = FlowCost {
+            expected_ms: 10,
+            weight: 1,
+        };
+        schedule.correct(JobClass::Normal, "big", SECOND, short);
+        for _ in 0..50 {
+            let (_, flow, _) = schedule.pop(order, None, |_| SECOND).unwrap();
+            assert_eq!(&*flow, "big");
         }
         schedule.check();
     }
