@@ -62,6 +62,12 @@ accept-jobs:
     tests/jobs/accept.py --jobs 10000 --kills 200 --run-ms 2000 --refusals-max 12 --limit 7200
     tests/jobs/rules.py --full
 
+# Durable jobs: the store's cycles and CPU, submits and starts over HTTP, memory of a running job (under 5 minutes)
+bench-jobs:
+    cargo build --release --quiet
+    cargo bench --bench jobs
+    tests/jobs/speed.py --binary target/release/infergate
+
 # Three nodes in network namespaces, under load and with faults (root, about 5 minutes)
 fleet *ARGS:
     ./tests/fleet/run {{ARGS}}

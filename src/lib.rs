@@ -35,11 +35,15 @@ mod upstream;
 /// what nothing uses.
 pub mod parts {
     pub use crate::cli::tooling::encode::encode as encode_component;
+    pub use crate::jobs::{
+        EmbeddedSettings, EmbeddedStore, EndRecord, EndRenderer, JobSignals, JobStore,
+        NewStoredJob, StoreClock, StoredEnd,
+    };
     pub use crate::plugin::{
         Caller, Host, HostError, HostSettings, Outline, PluginSnapshot, PluginSpec, Schema,
         TaskInput, TaskSession, World, wit,
     };
-    pub use crate::telemetry::Clock;
+    pub use crate::telemetry::{Clock, Metrics};
     pub use crate::telemetry::clock::thread_micros;
     pub use crate::trace::TRACES_KEPT;
 }

@@ -27,11 +27,16 @@ mod worker;
 
 pub use catalog::CatalogModel;
 pub use config::{JobChoices, JobsConfig, ReplicateConfig};
+pub use embedded::{EmbeddedSettings, EmbeddedStore};
 pub use events::EventPlace;
 pub use live::{EventPlaceId, LiveEvent};
 pub use object::{ShownStatus, replicate_object};
 pub use operator::RequeueError;
 pub use request::{JobResult, StoredRequest};
 pub use service::{Jobs, SubmitRequest};
-pub use store::{IdempotencyKey, JobListing, PendingWebhook, StoreStats, StoredJob};
-pub use store_clock::rfc3339_micros;
+pub use signals::JobSignals;
+pub use store::{
+    EndRecord, EndRenderer, IdempotencyKey, JobListing, JobStore, NewStoredJob, PendingWebhook,
+    StoreStats, StoredEnd, StoredJob,
+};
+pub use store_clock::{StoreClock, rfc3339_micros};
