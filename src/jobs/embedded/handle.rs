@@ -16,7 +16,8 @@ use infergate_core::job::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::owner::{StoreCommand, StoreOwner};
+use super::command::{CALL_TIMEOUT, StoreCommand};
+use super::owner::StoreOwner;
 use super::reader::{Query, StoreReader};
 use super::shared::{EmbeddedSettings, OwnerShared, Reply};
 use crate::jobs::signals::JobSignals;
@@ -29,8 +30,6 @@ use crate::telemetry::job_metrics::{JobMetrics, StoreCall};
 
 /// Calls that may wait for one of the threads.
 const WAITING_MAX: usize = 4096;
-/// Longest wait of a call: longer than a busy disk takes.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Name of the file in its folder.
 const FILE: &str = "jobs.sqlite";
 
@@ -122,9 +121,9 @@ impl EmbeddedStore {
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         let (command, began_us) = (command(Reply(reply)), self.shared.clock.micros());
-        let verb = command.verb();
+        let (verb, limit) = (command.verb(), command.time_limit());
         let sent = self.commands.try_send(command).map_err(as_error);
-        self.measured(verb, began_us, wait(sent, answer).await)
+        self.measured(verb, began_us, wait(sent, answer, limit).await)
     }
 
     async fn read<T>(&self, query: impl FnOnce(Reply<T>) -> Query) -> Result<T, StoreError> {
@@ -132,7 +131,8 @@ impl EmbeddedStore {
         let (query, began_us) = (query(Reply(reply)), self.shared.clock.micros());
         let verb = query.verb();
         let sent = self.queries.try_send(query).map_err(as_error);
-        self.measured(verb, began_us, wait(sent, answer).await)
+        let answer = wait(sent, answer, Some(CALL_TIMEOUT)).await;
+        self.measured(verb, began_us, answer)
     }
 }
 
@@ -140,11 +140,17 @@ impl EmbeddedStore {
 async fn wait<T>(
     sent: Result<(), StoreError>,
     answer: oneshot::Receiver<Result<T, StoreError>>,
+    limit: Option<Duration>,
 ) -> Result<T, StoreError> {
     sent?;
-    match tokio::time::timeout(CALL_TIMEOUT, answer).await {
+    let answered = match limit {
+        Some(limit) => tokio::time::timeout(limit, answer).await,
+        None => Ok(answer.await),
+    };
+    match answered {
         Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => Err(StoreError::Unavailable("its thread has ended".into())),
+        // The write failed before its turn in the transaction, or the thread has ended.
+        Ok(Err(_)) => Err(StoreError::Unavailable("nothing was written".into())),
         Err(_) => Err(StoreError::Timeout),
     }
 }

@@ -4,13 +4,16 @@
 //! come while the disk syncs share the next transaction. A transaction that fails undoes what its calls did: the
 //! table is read again from the file.
 
+mod command;
 mod database;
+mod files;
 mod handle;
 mod owner;
 mod reader;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod wal;
 
 pub use handle::EmbeddedStore;
 pub use shared::EmbeddedSettings;

@@ -3,8 +3,6 @@
 //! Not a reader of ended jobs. Calls are gathered while the disk syncs: one transaction for all of them, then their
 //! answers. Ends by time, due releases and removal of old rows happen here between calls.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
@@ -12,16 +10,15 @@ use std::time::Duration;
 use hashbrown::HashSet;
 use infergate_core::Millis;
 use infergate_core::job::{
-    CancelResult, CanceledBy, DeployableKey, EndReason, HeartbeatReply, HeldJobs, JobChange, JobId,
-    JobOutcome, JobState, JobTable, Release, ReleaseCause, StoreTime, SubmitResult, TakeRequest,
-    WorkerId, WriteResult,
+    CancelResult, JobChange, JobId, JobOutcome, JobState, JobTable, ReleaseCause, StoreTime,
+    SubmitResult,
 };
 
+use super::command::StoreCommand;
 use super::database::{Access, Database};
+use super::files::{StoreFailure, StoreFiles};
 use super::shared::{OwnerShared, Reply};
-use crate::jobs::store::{
-    EndRecord, NewStoredJob, StoreError, StoreStats, StoredEnd, StoredRun, WebhookSettlement,
-};
+use crate::jobs::store::{EndRecord, NewStoredJob, StoreError, StoreStats, StoredRun};
 
 /// Calls in one transaction.
 const BATCH_MAX: usize = 512;
@@ -31,6 +28,10 @@ const DUTY_MAX: usize = 256;
 const EXPIRED_MAX: usize = 1000;
 /// Interval of looks at old rows, and of attempts to open a store that failed.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// Pause before a damaged store is opened again.
+const DAMAGED_PAUSE: Millis = Millis::from_secs(60);
+/// Time after a failure in which nothing ends by time: ends that were kept in memory meanwhile go first.
+const ENDS_FIRST: Millis = Millis::from_secs(5);
 /// Time that an idempotency key is kept.
 const KEY_KEPT: Millis = Millis::from_secs(24 * 3600);
 /// Least interval of levels for metrics, milliseconds, and the part of the thread's time that they may take.
@@ -38,22 +39,6 @@ const LEVELS_EVERY_MS: u64 = 1000;
 const LEVELS_PART: u64 = 100;
 /// Undelivered webhooks that are kept for operators.
 const DEAD_WEBHOOKS_MAX: usize = 10_000;
-
-/// Call that writes.
-pub(super) enum StoreCommand {
-    Submit(Box<NewStoredJob>, Reply<SubmitResult>),
-    Take(WorkerId, TakeRequest, Reply<Vec<StoredRun>>),
-    Finish(WorkerId, Box<StoredEnd>, Reply<WriteResult>),
-    Release(WorkerId, Release, Reply<WriteResult>),
-    Cancel(JobId, CanceledBy, Reply<CancelResult>),
-    Heartbeat(WorkerId, HeldJobs, Reply<HeartbeatReply>),
-    Retire(WorkerId, Reply<()>),
-    EndQueued(DeployableKey, EndReason, Reply<usize>),
-    SetPaused(DeployableKey, bool, Reply<()>),
-    Stats(Reply<StoreStats>),
-    AcknowledgeEvents(Vec<i64>, Reply<()>),
-    SettleWebhook(Arc<str>, WebhookSettlement, Arc<str>, Reply<bool>),
-}
 
 /// PendingReply that waits for the commit.
 type PendingReply = Box<dyn FnOnce(Option<&StoreError>) + Send>;
@@ -78,12 +63,13 @@ pub(super) struct StoreOwner {
     shared: Arc<OwnerShared>,
     waiting: Receiver<StoreCommand>,
     open: Option<OpenStore>,
-    /// Lock on the folder: one process owns the store.
-    lock: Option<File>,
+    files: StoreFiles,
     housekeeping_at: StoreTime,
     /// Moment before which a store that failed is not opened again.
     retry_at: StoreTime,
     levels_at: StoreTime,
+    /// Moment before which nothing ends by time.
+    expire_from: StoreTime,
     /// The first opening of the process: running jobs are those of a dead one.
     is_first: bool,
 }
@@ -91,13 +77,14 @@ pub(super) struct StoreOwner {
 impl StoreOwner {
     pub fn new(shared: Arc<OwnerShared>, waiting: Receiver<StoreCommand>) -> StoreOwner {
         StoreOwner {
+            files: StoreFiles::new(&shared.path),
             shared,
             waiting,
             open: None,
-            lock: None,
             housekeeping_at: StoreTime::default(),
             retry_at: StoreTime::default(),
             levels_at: StoreTime::default(),
+            expire_from: StoreTime::default(),
             is_first: true,
         }
     }
@@ -119,9 +106,13 @@ impl StoreOwner {
     /// Time until something is due without a call.
     fn rest(&self) -> Duration {
         let now = self.shared.clock.now();
-        let due = self.open.as_ref().and_then(|open| open.table.next_duty());
-        let due = due.unwrap_or(StoreTime::MAX).since(now);
+        let due = self.next_duty().unwrap_or(StoreTime::MAX).since(now);
         Duration::from_millis(due.0).min(HOUSEKEEPING)
+    }
+
+    fn next_duty(&self) -> Option<StoreTime> {
+        let due = self.open.as_ref()?.table.next_duty()?;
+        Some(due.max(self.expire_from))
     }
 
     fn serve(&mut self, first: StoreCommand) {
@@ -148,31 +139,39 @@ impl StoreOwner {
                 self.publish_ready();
                 self.publish_levels();
             }
-            Err(error) => self.fail(&error),
+            Err(failure) => self.fail(&failure),
         }
     }
 
-    fn try_open(&mut self) -> Result<OpenStore, String> {
-        if self.lock.is_none() {
-            self.lock = Some(lock_folder(&self.shared.path)?);
+    fn try_open(&mut self) -> Result<OpenStore, StoreFailure> {
+        self.files.lock()?;
+        match self.is_first {
+            true => self.files.check()?,
+            false => self.files.check_room()?,
         }
-        let opened = Database::open(&self.shared.path, Access::Write);
-        let database = opened.map_err(|error| error.to_string())?;
+        let database = Database::open(&self.shared.path, Access::Write)?;
+        // Old frames would be taken for damage by the check of the next start.
+        database.truncate_log();
+        self.files.mark_used();
         let now = self.shared.clock.now();
-        let table = database
-            .restore_table(now)
-            .map_err(|error| error.to_string())?;
+        let table = database.restore_table(now)?;
         let mut open = OpenStore { database, table };
-        if self.is_first {
-            open.release_lost(&self.shared, now)?;
+        match self.is_first {
+            true => open.release_lost(&self.shared, now)?,
+            false => self.expire_from = now + ENDS_FIRST,
         }
         Ok(open)
     }
 
     /// Closes the store for a reason that calls and operators get.
-    fn fail(&mut self, error: &str) {
+    fn fail(&mut self, failure: &StoreFailure) {
         self.open = None;
-        self.retry_at = self.shared.clock.now() + Millis(HOUSEKEEPING.as_millis() as u64);
+        let pause = match failure.is_damaged {
+            true => DAMAGED_PAUSE,
+            false => Millis(HOUSEKEEPING.as_millis() as u64),
+        };
+        self.retry_at = self.shared.clock.now() + pause;
+        let error = &*failure.text;
         let path = self.shared.path.display();
         let text: Arc<str> = format!("{path}: {error}").into();
         let before = self.shared.problem.lock().replace(Arc::clone(&text));
@@ -192,6 +191,7 @@ impl StoreOwner {
         if is_housekeeping {
             self.housekeeping_at = now + Millis(HOUSEKEEPING.as_millis() as u64);
         }
+        let (expire_from, next_duty) = (self.expire_from, self.next_duty());
         let Some(open) = &mut self.open else {
             let problem = self.shared.problem.lock().clone().unwrap_or_default();
             let error = StoreError::Unavailable(problem);
@@ -200,18 +200,23 @@ impl StoreOwner {
             }
             return;
         };
-        let is_due = open.table.next_duty().is_some_and(|at| at <= now);
+        let is_due = next_duty.is_some_and(|at| at <= now);
         if commands.is_empty() && !is_due && !is_housekeeping {
             return;
         }
         let count = commands.len();
         let mut answers: Vec<PendingReply> = Vec::with_capacity(count);
         let mut hints = BatchHints::default();
-        let written = open.transact(&self.shared, now, |open| {
-            open.table.expire(DUTY_MAX, now);
-            open.table.release_due(DUTY_MAX, now);
-            open.write_changes(&self.shared, &mut hints, None)?;
-            for command in commands {
+        #[cfg(test)]
+        open.database.limit_pages(&self.shared.settings);
+        let written = open.transact(|open| {
+            if now >= expire_from {
+                open.table.expire(DUTY_MAX, now);
+                open.table.release_due(DUTY_MAX, now);
+                open.write_changes(&self.shared, &mut hints, None)?;
+            }
+            // Looked at here, because the disk may have taken its time until now.
+            for command in commands.into_iter().filter(|it| !it.is_abandoned()) {
                 open.apply(&self.shared, now, command, &mut answers, &mut hints)?;
             }
             if is_housekeeping {
@@ -236,8 +241,9 @@ impl StoreOwner {
                 }
             }
             Err(error) => {
-                self.fail(&error.to_string());
-                let error = StoreError::Unavailable(error.to_string().into());
+                let failure = StoreFailure::from(error);
+                self.fail(&failure);
+                let error = StoreError::Unavailable(failure.text.into());
                 for answer in answers {
                     answer(Some(&error));
                 }
@@ -285,29 +291,9 @@ impl StoreOwner {
     }
 }
 
-/// Locks the folder of the store, which is made where there is none. The kernel ends the lock with the process.
-fn lock_folder(path: &Path) -> Result<File, String> {
-    let folder = path.parent().unwrap_or(path);
-    let lock = fs::create_dir_all(folder).and_then(|()| {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false);
-        options.open(folder.join("lock"))
-    });
-    let lock = lock.map_err(|error| error.to_string())?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => {
-            Err("another process has it: it is opened when that ends".to_owned())
-        }
-        Err(TryLockError::Error(error)) => Err(error.to_string()),
-    }
-}
-
 impl OpenStore {
     fn transact(
         &mut self,
-        _shared: &OwnerShared,
-        _now: StoreTime,
         act: impl FnOnce(&mut OpenStore) -> rusqlite::Result<()>,
     ) -> rusqlite::Result<()> {
         self.database.begin()?;
@@ -319,13 +305,13 @@ impl OpenStore {
     }
 
     /// Releases the running jobs of dead processes.
-    fn release_lost(&mut self, shared: &OwnerShared, now: StoreTime) -> Result<(), String> {
+    fn release_lost(&mut self, shared: &OwnerShared, now: StoreTime) -> rusqlite::Result<()> {
         let workers = self.table.workers();
         if workers.is_empty() {
             return Ok(());
         }
         let mut hints = BatchHints::default();
-        let released = self.transact(shared, now, |open| {
+        let released = self.transact(|open| {
             for (worker, jobs) in &workers {
                 open.table
                     .release_worker(worker, ReleaseCause::WorkerLost, *jobs, now);
@@ -342,7 +328,7 @@ impl OpenStore {
             count,
             "jobs that ran when the last process ended are queued again"
         );
-        released.map_err(|error| error.to_string())
+        released
     }
 
     /// Writes what the table has changed. `record` is the result of the one end that a worker wrote.
@@ -520,42 +506,4 @@ fn later<T: Send + 'static>(reply: Reply<T>, result: T) -> PendingReply {
         None => reply.send(Ok(result)),
         Some(error) => reply.send(Err(error.clone())),
     })
-}
-
-impl StoreCommand {
-    /// Returns the name in metrics.
-    pub fn verb(&self) -> &'static str {
-        match self {
-            StoreCommand::Submit(..) => "submit",
-            StoreCommand::Take(..) => "take",
-            StoreCommand::Finish(..) => "finish",
-            StoreCommand::Release(..) => "release",
-            StoreCommand::Cancel(..) => "cancel",
-            StoreCommand::Heartbeat(..) => "heartbeat",
-            StoreCommand::Retire(..) => "retire",
-            StoreCommand::EndQueued(..) => "end_queued",
-            StoreCommand::SetPaused(..) => "set_paused",
-            StoreCommand::Stats(..) => "stats",
-            StoreCommand::AcknowledgeEvents(..) => "acknowledge_events",
-            StoreCommand::SettleWebhook(..) => "settle_webhook",
-        }
-    }
-
-    fn refuse(self, error: StoreError) {
-        match self {
-            StoreCommand::Submit(_, reply) => reply.send(Err(error)),
-            StoreCommand::Take(.., reply) => reply.send(Err(error)),
-            StoreCommand::Finish(.., reply) | StoreCommand::Release(.., reply) => {
-                reply.send(Err(error))
-            }
-            StoreCommand::Cancel(.., reply) => reply.send(Err(error)),
-            StoreCommand::Heartbeat(.., reply) => reply.send(Err(error)),
-            StoreCommand::Retire(_, reply)
-            | StoreCommand::SetPaused(.., reply)
-            | StoreCommand::AcknowledgeEvents(_, reply) => reply.send(Err(error)),
-            StoreCommand::EndQueued(.., reply) => reply.send(Err(error)),
-            StoreCommand::Stats(reply) => reply.send(Err(error)),
-            StoreCommand::SettleWebhook(.., reply) => reply.send(Err(error)),
-        }
-    }
 }

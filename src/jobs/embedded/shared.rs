@@ -21,6 +21,9 @@ use crate::telemetry::job_metrics::{EndedJob, JobMetrics};
 pub struct EmbeddedSettings {
     /// Time that ended jobs are kept, milliseconds.
     pub keep_ms: AtomicU64,
+    /// Pages that the file may have, as if the disk were full beyond them; 0 for no bound.
+    #[cfg(test)]
+    pub pages_max: AtomicU64,
 }
 
 impl EmbeddedSettings {

@@ -116,6 +116,118 @@ async fn a_store_is_one_processes_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_store_that_is_lost_is_never_replaced() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("jobs.sqlite");
+    drop(open(folder.path()));
+    drop(open_again(folder.path()).await);
+    for is_removed in [false, true] {
+        // The former store closes its file after its drop.
+        while lock_is_held(folder.path()) {
+            tokio::task::yield_now().await;
+        }
+        match is_removed {
+            false => std::fs::write(&path, []).unwrap(),
+            true => std::fs::remove_file(&path).unwrap(),
+        }
+        let store = open(folder.path());
+        let problem = store.problem().unwrap();
+        assert!(problem.contains("missing or empty"), "{problem}");
+        assert!(store.submit(job(1, "a", now())).await.is_err());
+        assert!(std::fs::metadata(&path).map_or(0, |file| file.len()) == 0);
+    }
+}
+
+fn lock_is_held(folder: &Path) -> bool {
+    let lock = std::fs::File::open(folder.join("lock")).unwrap();
+    lock.try_lock().is_err()
+}
+
+/// Another program that writes to the file, as an operator's shell may.
+fn hold(folder: &Path) -> rusqlite::Connection {
+    let other = rusqlite::Connection::open(folder.join("jobs.sqlite")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    other
+}
+
+#[tokio::test]
+async fn a_submit_waits_less_than_a_second_and_what_nobody_waits_for_is_not_begun() {
+    let folder = TempDir::new().unwrap();
+    let store = open(folder.path());
+    let other = hold(folder.path());
+    let began = std::time::Instant::now();
+    let (first, second) = tokio::join!(
+        store.submit(job(1, "a", now())),
+        // Comes while the thread waits for the file, so that it is not begun.
+        async {
+            tokio::task::yield_now().await;
+            store.submit(job(2, "a", now())).await
+        }
+    );
+    assert_eq!(
+        (first, second),
+        (Err(StoreError::Timeout), Err(StoreError::Timeout))
+    );
+    let took = began.elapsed();
+    assert!(took < std::time::Duration::from_millis(1500), "{took:?}");
+    drop(other);
+    let created = loop {
+        match store.submit(job(3, "a", now())).await {
+            Ok(result) => break result,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    assert_eq!(created, SubmitResult::Created);
+    for late in [1, 2] {
+        assert!(store.get(id(late)).await.unwrap().is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_submits_and_the_ends_of_runs_are_taken_once_there_is_room() {
+    let folder = TempDir::new().unwrap();
+    let settings = Arc::new(EmbeddedSettings::default());
+    settings.keep_ms.store(HOUR_MS, Ordering::Relaxed);
+    let store = open_with(folder.path(), Arc::clone(&settings));
+    let worker = WorkerId::new("w", 1);
+    store.submit(job(1, "a", now())).await.unwrap();
+    let run = take(&store, &worker, 1).await.remove(0);
+    settings.pages_max.store(1, Ordering::Relaxed);
+    let mut large = job(2, "a", now());
+    large.payload = vec![b'x'; 200_000].into();
+    let refused = store.submit(large.clone()).await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+    let problem = loop {
+        match store.problem() {
+            Some(problem) => break problem,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    assert!(problem.contains("full"), "{problem}");
+    let mut end = success(&run);
+    end.record.result = vec![b'y'; 200_000].into();
+    assert!(store.finish(&worker, end.clone()).await.is_err());
+    assert_eq!(
+        store.get(id(1)).await.unwrap().unwrap().state,
+        JobState::Running,
+        "reads go on"
+    );
+    settings.pages_max.store(0, Ordering::Relaxed);
+    let written = loop {
+        match store.finish(&worker, end.clone()).await {
+            Ok(result) => break result,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    assert_eq!(written, WriteResult::Done);
+    assert_eq!(store.problem(), None);
+    assert_eq!(store.submit(large).await, Ok(SubmitResult::Created));
+}
+
+#[tokio::test]
 async fn a_file_that_is_no_store_is_never_replaced() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("jobs.sqlite");
