@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Faults around durable jobs: a busy and a full disk, damage, freezes, clocks, a crash of the machine, reloads.
+"""Faults around durable jobs: a busy and a full disk, damage, freezes, clocks, a crash of the machine, reloads,
+take-overs by a second process.
 
 Runs gateways and simulated servers as processes of its own. Scenarios that mount file systems need root; without it they
 are skipped by name. Standard library only.
@@ -485,7 +486,67 @@ def reloads(test):
     test.check(f"running when their model went {len(running)}, cut", len(cut), not cut and running)
 
 
-SCENARIOS = [busy, disk_full, damage, crash, freeze, clock, reloads]
+def takeover(test):
+    """A second process takes the store over under load, five times: nothing is lost, and no submit fails."""
+    server = Simulated(test, 1000)
+    config = one_model(server.port)
+    acknowledged, failed, canceled = [], [], []
+
+    def submit(gateway, stop):
+        while not stop.is_set():
+            status, answer = gateway.ask("POST", PATH, SHORT)
+            if status == 201:
+                acknowledged.append(answer["id"])
+            else:
+                failed.append((status, answer))
+            time.sleep(0.15)
+
+    def load(gateway):
+        stop = threading.Event()
+        threads = [threading.Thread(target=submit, args=(gateway, stop), daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        return stop, threads
+
+    former = Gateway(test, config)
+    loaded = load(former)
+    codes = []
+    for _ in range(5):
+        until("jobs run", lambda: former.state_of_jobs()["running"] > 0)
+        time.sleep(0.5)
+        successor = Gateway(test, config, environment={"INFERGATE_TAKE_OVER": "1"})
+        # It has the store while the former process goes on.
+        test.check("accepting", "", successor.state_of_jobs()["accepting"] and former.process.poll() is None)
+        more = load(successor)
+        # One that runs at the former process is canceled at the new one.
+        running = [job for job in acknowledged[-30:] if successor.job(job)["status"] == "processing"]
+        if running and successor.ask("POST", f"/v1/predictions/{running[-1]}/cancel")[1]["status"] == "canceled":
+            canceled.append(running[-1])
+        time.sleep(0.5)
+        loaded[0].set()
+        for thread in loaded[1]:
+            thread.join()
+        former.signal(signal.SIGTERM)
+        codes.append(former.process.wait(30))
+        former, loaded = successor, more
+    loaded[0].set()
+    for thread in loaded[1]:
+        thread.join()
+    all_end(former, acknowledged)
+    test.check(f"executions for {len(acknowledged)} jobs", server.worked(), server.worked() == len(acknowledged))
+    # A successor that is killed: the former process has the store again.
+    successor = Gateway(test, config, environment={"INFERGATE_TAKE_OVER": "1"})
+    acknowledged.append(successor.create())
+    successor.kill()
+    acknowledged.append(until("the store is back", lambda: former.ask("POST", PATH, SHORT)[1].get("id")))
+    test.check("take-overs", codes, codes == [0] * 5)
+    test.check("failed submits", failed[:2], not failed)
+    objects = check_ends(test, former, acknowledged, ("succeeded", "canceled"))
+    ended = [job for job in acknowledged if objects[job]["status"] == "canceled"]
+    test.check("canceled at the new process", len(canceled), ended == canceled and canceled)
+
+
+SCENARIOS = [busy, disk_full, damage, crash, freeze, clock, reloads, takeover]
 
 
 def run_alone(options, scenario):

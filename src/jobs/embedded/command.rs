@@ -34,6 +34,8 @@ pub(super) enum StoreCommand {
     Stats(Reply<StoreStats>),
     AcknowledgeEvents(Vec<i64>, Reply<()>),
     SettleWebhook(Arc<str>, WebhookSettlement, Arc<str>, Reply<bool>),
+    /// The process that had the store before, and let go of it, has ended.
+    PredecessorEnded(Reply<()>),
 }
 
 impl StoreCommand {
@@ -52,6 +54,7 @@ impl StoreCommand {
             StoreCommand::Stats(..) => "stats",
             StoreCommand::AcknowledgeEvents(..) => "acknowledge_events",
             StoreCommand::SettleWebhook(..) => "settle_webhook",
+            StoreCommand::PredecessorEnded(..) => "predecessor_ended",
         }
     }
 
@@ -67,7 +70,8 @@ impl StoreCommand {
             StoreCommand::Heartbeat(.., reply) => reply.send(Err(error)),
             StoreCommand::Retire(_, reply)
             | StoreCommand::SetPaused(.., reply)
-            | StoreCommand::AcknowledgeEvents(_, reply) => reply.send(Err(error)),
+            | StoreCommand::AcknowledgeEvents(_, reply)
+            | StoreCommand::PredecessorEnded(reply) => reply.send(Err(error)),
             StoreCommand::EndQueued(.., reply) => reply.send(Err(error)),
             StoreCommand::Stats(reply) => reply.send(Err(error)),
             StoreCommand::SettleWebhook(.., reply) => reply.send(Err(error)),

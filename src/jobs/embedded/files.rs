@@ -25,6 +25,8 @@ pub(super) struct StoreFailure {
     pub text: String,
     /// The file is damaged: trying again soon does not help.
     pub is_damaged: bool,
+    /// What was to be written may be found at the next start.
+    pub is_outcome_unknown: bool,
 }
 
 impl StoreFailure {
@@ -32,6 +34,7 @@ impl StoreFailure {
         StoreFailure {
             text: error.to_string(),
             is_damaged: false,
+            is_outcome_unknown: false,
         }
     }
 }
@@ -45,6 +48,8 @@ impl From<rusqlite::Error> for StoreFailure {
                 code,
                 Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
             ),
+            // A sync that fails may come after the whole transaction.
+            is_outcome_unknown: code == Some(ErrorCode::SystemIoFailure),
         }
     }
 }
@@ -68,7 +73,8 @@ impl StoreFiles {
         }
     }
 
-    fn folder(&self) -> &Path {
+    /// Folder of the store.
+    pub fn folder(&self) -> &Path {
         self.path.parent().unwrap_or(&self.path)
     }
 
@@ -90,11 +96,17 @@ impl StoreFiles {
                 return Err(StoreFailure {
                     text: "another process has it: it is opened when that ends".to_owned(),
                     is_damaged: false,
+                    is_outcome_unknown: false,
                 });
             }
             Err(TryLockError::Error(error)) => return Err(StoreFailure::io(&error)),
         }
         Ok(())
+    }
+
+    /// Lets go of the folder.
+    pub fn unlock(&mut self) {
+        self.lock = None;
     }
 
     /// Checks what SQLite would pass over in silence: a lost file, and a bad end of the write-ahead log.
@@ -109,6 +121,7 @@ impl StoreFiles {
                     "it is missing or empty, and a store was kept here: bring it back, or remove {folder} to begin with none"
                 ),
                 is_damaged: false,
+                is_outcome_unknown: false,
             });
         }
         let damage = wal::find_damage(&log).map_err(|error| StoreFailure::io(&error))?;
@@ -150,6 +163,7 @@ impl StoreFiles {
         written.map_err(|error| StoreFailure {
             text: format!("there is no room to write 1 MiB: {error}"),
             is_damaged: false,
+            is_outcome_unknown: false,
         })
     }
 

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::command::{CALL_TIMEOUT, StoreCommand};
+use super::handover::serve_predecessor;
 use super::owner::StoreOwner;
 use super::reader::{Query, StoreReader};
 use super::shared::{EmbeddedSettings, OwnerShared, Reply};
@@ -61,6 +63,8 @@ impl EmbeddedStore {
             signals,
             renderer,
             problem: Mutex::new(Some("it is being opened".into())),
+            is_handed_over: AtomicBool::new(false),
+            predecessors: Mutex::default(),
             metrics,
             levels: Mutex::default(),
         });
@@ -71,7 +75,12 @@ impl EmbeddedStore {
             .name("jobs".into())
             .spawn(move || owner.run(&opened))?;
         // The first attempt to open it is over when this returns, so that a good start has no refusals.
-        let _ = is_open.recv();
+        if let Ok(Some(predecessor)) = is_open.recv() {
+            let commands = commands.clone();
+            thread::Builder::new()
+                .name("jobs-former".into())
+                .spawn(move || serve_predecessor(predecessor, &commands))?;
+        }
         let (queries, waiting) = mpsc::sync_channel(WAITING_MAX);
         let reader = StoreReader::new(Arc::clone(&shared), waiting);
         thread::Builder::new()

@@ -8,12 +8,15 @@ mod command;
 mod database;
 mod files;
 mod handle;
+mod handover;
+mod open_store;
 mod owner;
 mod reader;
 mod shared;
 #[cfg(test)]
 mod tests;
 mod wal;
+mod wire;
 
 pub use handle::EmbeddedStore;
 pub use shared::EmbeddedSettings;
