@@ -134,8 +134,7 @@ impl OpenStore {
     ) -> rusqlite::Result<()> {
         match command {
             StoreCommand::Submit(job, reply) => {
-                let result = self.submit(*job, now)?;
-                answers.push(later(reply, result));
+                answers.push(later(reply, self.submit(*job, now)?));
             }
             StoreCommand::Take(worker, request, reply) => {
                 let mut runs = Vec::new();
