@@ -75,6 +75,9 @@ class Test:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+        for point in ("disk", "copied"):
+            if os.path.ismount(self.folder / point):
+                subprocess.run(["umount", "--lazy", str(self.folder / point)], check=False)
         if not self.failed:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
