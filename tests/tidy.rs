@@ -195,7 +195,7 @@ const SPAWNERS: &[&str] = &[
     "src/plugin/loading/compile.rs",
     "src/plugin/runtime/background.rs",
     "src/config/watch",
-    // Two threads that end with the handle, and the set of slots that a drain waits for.
+    // Two threads that end with the handle, one that ends with the process that had the store before, and the set of slots that a drain waits for.
     "src/jobs/embedded/handle.rs",
     "src/jobs/worker.rs",
     // Reads and writes of blobs, each as long as the disk takes for one piece.

@@ -125,6 +125,8 @@ pub enum Refusal {
     BodyBudgetSpent,
     /// The store of durable jobs accepts none at the moment.
     JobsUnavailable,
+    /// The store of durable jobs did not answer in time: the job may have been created.
+    JobOutcomeUnknown,
     /// The node is draining.
     Draining,
     /// A defect in this gateway; the log has the cause under the request id.
@@ -214,6 +216,7 @@ impl Refusal {
             InvalidResponse => row((502, 502), 3050, ("server_error", "upstream_failed"), "the model server answered in a form that does not fit the task of this model", Upstream, RetryClass::Never),
             BodyBudgetSpent => row((503, 503), 3051, ("server_error", "overloaded"), "too many request bodies at once, please try again", Gateway, RetryClass::Later),
             JobsUnavailable => row((503, 503), 3056, ("server_error", "jobs_unavailable"), "jobs cannot be accepted or shown at the moment, please try again", Gateway, RetryClass::Later),
+            JobOutcomeUnknown => row((503, 503), 3056, ("server_error", "jobs_unavailable"), "the outcome is unknown: repeating the request with the same `Idempotency-Key` is safe, without a key it may create a second job", Gateway, RetryClass::Later),
             Draining => row((503, 503), 3051, ("server_error", "overloaded"), "this node is shutting down, please try again", Gateway, RetryClass::Later),
             Internal => row((500, 500), 3099, ("server_error", "internal_error"), "an internal error occurred; quote the request id", Gateway, RetryClass::No),
             ClientGone => row((499, 499), 3008, ("client_error", "client_gone"), "the client closed the connection", Caller, RetryClass::No),
@@ -254,6 +257,7 @@ impl Refusal {
             Refusal::InvalidResponse => "answer-unfit",
             Refusal::BodyBudgetSpent => "body-budget-spent",
             Refusal::JobsUnavailable => "jobs-unavailable",
+            Refusal::JobOutcomeUnknown => "job-outcome-unknown",
             Refusal::Draining => "draining",
             Refusal::Internal => "internal",
             Refusal::ClientGone => "client-gone",

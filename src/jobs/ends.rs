@@ -118,6 +118,8 @@ fn decide_refusal(refusal: &Refusal, facts: &RunFacts) -> RunDecision {
         Refusal::UpstreamLost | Refusal::UpstreamTimeout => {
             RunDecision::Release(ReleaseCause::ServerLost)
         }
+        // Attempts were made, and none may have begun the work.
+        Refusal::UpstreamFailed => RunDecision::Release(ReleaseCause::NoServer),
         _ if facts.was_sent && !refusal.is_out_of_capacity() => {
             RunDecision::Release(ReleaseCause::ServerLost)
         }
@@ -291,10 +293,7 @@ mod tests {
                 release(ReleaseCause::ServerLost),
             ),
             (
-                RunFacts {
-                    was_sent: false,
-                    ..refused(Refusal::UpstreamFailed)
-                },
+                refused(Refusal::UpstreamFailed),
                 release(ReleaseCause::NoServer),
             ),
             (

@@ -11,6 +11,7 @@ mod embedded;
 mod ends;
 mod events;
 mod file_values;
+mod kept_ends;
 mod live;
 mod object;
 mod operator;

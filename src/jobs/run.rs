@@ -4,7 +4,6 @@
 //! model server does not wait for the disk.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use infergate_core::api::Operation;
@@ -19,6 +18,7 @@ use serde_json::value::RawValue;
 use super::ends::{RunDecision, RunFacts, decide, outcome};
 use super::events::{self, EndTimes};
 use super::file_values::{JobFiles, OutputNotStored};
+use super::kept_ends::{KeptEnds, WritePauses};
 use super::live::{LiveOutput, LiveOutputs};
 use super::output::OutputCollector;
 use super::receiver::JobDownstream;
@@ -36,8 +36,6 @@ use crate::pipeline::{
 use crate::state::Shared;
 use crate::upstream::Permit;
 
-/// Pause between two attempts to write an end.
-const WRITE_RETRY: Duration = Duration::from_millis(500);
 /// Wait of a job whose account's neurons are held by others.
 const QUOTA_WAIT: Millis = Millis(1000);
 
@@ -59,6 +57,8 @@ pub struct RunContext {
     pub webhooks: Arc<WebhookClient>,
     /// Files of accounts.
     pub files: Arc<Files>,
+    /// Ends that the store does not take at the moment.
+    pub kept: Arc<KeptEnds>,
 }
 
 /// Finished run: its facts, its output and its context, which has the bill.
@@ -371,7 +371,8 @@ impl RunContext {
         self.write_end(taken, end, record).await;
     }
 
-    /// Writes an end, again and again until the store has it or knows better.
+    /// Writes an end, again and again until the store has it or knows better. Beyond the bound of ends that are kept,
+    /// the job is queued again.
     async fn write_end(
         &self,
         taken: &TakenJob,
@@ -379,6 +380,8 @@ impl RunContext {
         record: EndRecord,
     ) {
         let job = taken.definition.id;
+        let mut kept = None;
+        let mut pauses = WritePauses::default();
         loop {
             let end = StoredEnd {
                 end: RunEnd {
@@ -390,23 +393,35 @@ impl RunContext {
                 record: record.clone(),
             };
             match self.store.finish(&self.worker, end).await {
-                Ok(WriteResult::Done | WriteResult::Already) => return,
+                Ok(WriteResult::Done | WriteResult::Already) => break,
                 Ok(WriteResult::Stale) => {
                     self.shared.metrics.jobs().record_refused_write("finish");
                     tracing::debug!(%job, "the end of a job was written by another");
-                    return;
+                    break;
                 }
-                Err(error) => {
-                    tracing::warn!(%job, %error, "the end of a job is kept in memory");
-                    tokio::time::sleep(WRITE_RETRY).await;
+                Err(error) if kept.is_none() => {
+                    let bytes = record.result.len() + record.event.len();
+                    kept = self.kept.keep(bytes as u64);
+                    if kept.is_none() {
+                        tracing::error!(%job, %error, "too many ends of jobs are kept in memory: the job will run again");
+                        return self.release(taken, ReleaseCause::LostReply, None).await;
+                    }
+                    tracing::warn!(%job, %error, "the end of a job is kept in memory until the store takes it");
                 }
+                Err(error) => tracing::debug!(%job, %error, "the end of a job is still kept"),
             }
+            tokio::time::sleep(pauses.next()).await;
+        }
+        if kept.take().is_some() {
+            // The worker may take jobs again.
+            self.signals.work.notify_one();
         }
     }
 
     async fn release(&self, taken: &TakenJob, cause: ReleaseCause, not_before: Option<StoreTime>) {
         let job = taken.definition.id;
         tracing::debug!(%job, cause = cause.name(), "a job is queued again");
+        let mut pauses = WritePauses::default();
         loop {
             let release = Release {
                 id: job,
@@ -418,7 +433,7 @@ impl RunContext {
                 Ok(result) => return self.count_release(cause, result),
                 Err(error) => {
                     tracing::warn!(%job, %error, "a job cannot be queued again yet");
-                    tokio::time::sleep(WRITE_RETRY).await;
+                    tokio::time::sleep(pauses.next()).await;
                 }
             }
         }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use infergate_core::job::{
     CancelResult, CanceledBy, EndReason, JobClass, JobDefinition, JobId, JobKind, JobLimits,
     JobState, NewJob, QueueLimits, SubmitResult, WorkerId, own_deadline,
@@ -44,6 +45,17 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const OVERHEAD_BYTES: u64 = 400;
 /// Longest stored request.
 const PAYLOAD_BYTES_MAX: usize = 256 << 10;
+
+/// Longest look at the job that a key belongs to: with the wait for the submit, about a second at most.
+const READ_TIMEOUT: Duration = Duration::from_millis(900);
+
+/// Job that a submit leads to.
+enum SubmittedJob {
+    /// Stored by this submit.
+    New(Box<StoredJob>),
+    /// Stored before, by the same key.
+    Former(JobId),
+}
 
 /// Job to be submitted.
 pub struct SubmitRequest<'a> {
@@ -169,6 +181,7 @@ impl Jobs {
             live: Arc::clone(&self.live),
             webhooks: Arc::clone(&self.webhooks),
             files: Arc::clone(&self.files),
+            kept: Arc::default(),
         };
         let catalog = Arc::clone(&self.catalog);
         let settings = Arc::clone(&self.worker_settings);
@@ -294,23 +307,34 @@ impl Jobs {
 
     /// Stores a job. Returns it as it is in the store, which is another one where its key was used before.
     ///
+    /// Waits for the store at most a second. Files of a submit whose future is dropped stay until their end.
+    ///
     /// # Errors
-    /// The refusal for the client; nothing is stored then.
+    /// The refusal for the client; nothing is stored then, unless it is [`Refusal::JobOutcomeUnknown`].
     pub async fn submit(&self, mut request: SubmitRequest<'_>) -> Result<StoredJob, Refusal> {
         let mut kept = Vec::new();
         let submitted = match self.store_values(&mut request, &mut kept).await {
             Ok(()) => self.submit_small(request).await,
             Err(refusal) => Err(refusal),
         };
-        let is_new = submitted.as_ref().is_ok_and(|(_, is_new)| *is_new);
-        if !is_new {
+        let may_be_new = match &submitted {
+            Ok(submitted) => matches!(submitted, SubmittedJob::New(_)),
+            Err(refusal) => *refusal == Refusal::JobOutcomeUnknown,
+        };
+        if !may_be_new {
             for id in kept {
                 // A file that stays has an end of its own.
                 let _ = self.files.remove(id).await;
             }
         }
-        let found = self.get(submitted?.0).await?;
-        found.ok_or(Refusal::JobsUnavailable)
+        match submitted? {
+            SubmittedJob::New(job) => Ok(*job),
+            SubmittedJob::Former(id) => {
+                let found = tokio::time::timeout(READ_TIMEOUT, self.get(id)).await;
+                let found = found.unwrap_or(Err(Refusal::JobsUnavailable))?;
+                found.ok_or(Refusal::JobsUnavailable)
+            }
+        }
     }
 
     /// Puts large values of the input into files, which last as long as the job may.
@@ -336,34 +360,34 @@ impl Jobs {
         Ok(())
     }
 
-    /// Stores a job whose large values are in files. Returns its id, and whether it is a new one.
-    async fn submit_small(&self, request: SubmitRequest<'_>) -> Result<(JobId, bool), Refusal> {
-        let payload = request.request.to_payload();
+    /// Stores a job whose large values are in files.
+    async fn submit_small(&self, request: SubmitRequest<'_>) -> Result<SubmittedJob, Refusal> {
+        let payload = Bytes::from(request.request.to_payload());
         if payload.len() > PAYLOAD_BYTES_MAX {
             return Err(Refusal::BodyTooLarge);
         }
         let job = self.definition(&request, payload.len());
-        let id = job.definition.id;
+        let new = StoredJob::queued(&job.definition, payload.clone());
         let stored = NewStoredJob {
             job,
-            payload: payload.into(),
+            payload,
             key: request.key,
         };
-        let submitted = self
-            .store
-            .submit(stored)
-            .await
-            .map_err(|error| refusal(&error))?;
-        let (id, is_new) = match submitted {
+        let submitted = self.store.submit(stored).await;
+        let submitted = submitted.map_err(|error| match error {
+            StoreError::Timeout => Refusal::JobOutcomeUnknown,
+            error => refusal(&error),
+        })?;
+        Ok(match submitted {
             SubmitResult::Created => {
                 let spec = &request.model.runtime.spec;
                 let (kind, api) = (request.kind.name(), &request.request.api);
                 let metrics = self.shared.metrics.jobs();
                 metrics.record_submitted(&spec.id, kind, api);
-                (id, true)
+                SubmittedJob::New(Box::new(new))
             }
-            SubmitResult::Exists(_) => (id, true),
-            SubmitResult::Duplicate(first) => (first, false),
+            SubmitResult::Exists(_) => SubmittedJob::New(Box::new(new)),
+            SubmitResult::Duplicate(first) => SubmittedJob::Former(first),
             SubmitResult::KeyMismatch => {
                 return Err(Refusal::Rejected {
                     status: 422,
@@ -375,8 +399,7 @@ impl Jobs {
                 return Err(Refusal::QueueFull { retry_after });
             }
             SubmitResult::StoreFull => return Err(Refusal::JobsUnavailable),
-        };
-        Ok((id, is_new))
+        })
     }
 
     fn definition(&self, request: &SubmitRequest<'_>, payload_bytes: usize) -> NewJob {

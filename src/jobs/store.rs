@@ -96,6 +96,22 @@ pub struct StoredJob {
     pub result: Option<Bytes>,
 }
 
+impl StoredJob {
+    /// Returns a job as it is when it has just been submitted. Its place is not known.
+    pub fn queued(definition: &JobDefinition, payload: Bytes) -> StoredJob {
+        StoredJob {
+            place: 0,
+            definition: definition.clone(),
+            progress: JobProgress::default(),
+            state: JobState::Queued,
+            reason: None,
+            ended: None,
+            payload,
+            result: None,
+        }
+    }
+}
+
 /// Part of the list of an account's jobs.
 #[derive(Clone, Debug)]
 pub struct JobListing {

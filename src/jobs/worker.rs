@@ -125,6 +125,10 @@ impl Worker {
         asks: &mut HashMap<DeployableKey, Arc<AtomicUsize>>,
         paused: &mut HashMap<DeployableKey, Instant>,
     ) -> bool {
+        if !self.context.kept.is_empty() {
+            // Further runs would only add to the ends that wait for the store.
+            return true;
+        }
         let concurrency_max = self.settings.concurrency_max.load(Ordering::Relaxed);
         let mut has_waiting = false;
         let now = Instant::now();
@@ -161,6 +165,9 @@ impl Worker {
         let Some(permit) = self.permit(&model).await else {
             return SlotEnd::Paused(key);
         };
+        if !self.context.kept.is_empty() {
+            return SlotEnd::Paused(key);
+        }
         let taken = self.take(&key).await;
         drop(ask);
         let Ok(taken) = taken else {

@@ -240,7 +240,7 @@ impl CanceledBy {
 }
 
 /// Result of a worker's write to a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WriteResult {
     /// Written.
     Done,

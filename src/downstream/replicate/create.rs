@@ -101,7 +101,11 @@ pub(super) async fn create(
     let digest = digest(&head.target, &body);
     let read = read_create(&body)?;
     let (model, submit) = prepare(server, jobs, request, (&head, read, digest), route)?;
-    let stored = jobs.submit(submit.of(&account.spec, &model)).await;
+    let stored = tokio::select! {
+        stored = jobs.submit(submit.of(&account.spec, &model)) => stored,
+        // The store drops a submit that it has not begun.
+        () = session.closed() => return Err(RequestError::Aborted),
+    };
     let job = match stored {
         Ok(job) => job,
         Err(refusal) => {

@@ -136,6 +136,27 @@ impl Database {
         Ok(())
     }
 
+    /// Copies the write-ahead log into the file and empties it. A failure leaves it as it is.
+    pub fn truncate_log(&self) {
+        let truncate = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let _ = self.connection.query_row(truncate, [], |_| Ok(()));
+    }
+
+    /// Bounds the pages of the file, as a full disk does.
+    #[cfg(test)]
+    pub fn limit_pages(&self, settings: &super::EmbeddedSettings) {
+        let most = settings
+            .pages_max
+            .load(std::sync::atomic::Ordering::Relaxed);
+        let most = if most == 0 {
+            u64::from(u32::MAX) - 1
+        } else {
+            most
+        };
+        let limit = format!("PRAGMA max_page_count = {most}");
+        self.connection.query_row(&limit, [], |_| Ok(())).unwrap();
+    }
+
     pub fn begin(&self) -> SqlResult<()> {
         self.connection
             .prepare_cached("BEGIN IMMEDIATE")?

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::thread;
 use std::time::Duration;
@@ -16,7 +17,9 @@ use infergate_core::job::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::owner::{StoreCommand, StoreOwner};
+use super::command::{CALL_TIMEOUT, StoreCommand};
+use super::handover::serve_predecessor;
+use super::owner::StoreOwner;
 use super::reader::{Query, StoreReader};
 use super::shared::{EmbeddedSettings, OwnerShared, Reply};
 use crate::jobs::signals::JobSignals;
@@ -29,8 +32,6 @@ use crate::telemetry::job_metrics::{JobMetrics, StoreCall};
 
 /// Calls that may wait for one of the threads.
 const WAITING_MAX: usize = 4096;
-/// Longest wait of a call: longer than a busy disk takes.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Name of the file in its folder.
 const FILE: &str = "jobs.sqlite";
 
@@ -62,6 +63,8 @@ impl EmbeddedStore {
             signals,
             renderer,
             problem: Mutex::new(Some("it is being opened".into())),
+            is_handed_over: AtomicBool::new(false),
+            predecessors: Mutex::default(),
             metrics,
             levels: Mutex::default(),
         });
@@ -72,7 +75,12 @@ impl EmbeddedStore {
             .name("jobs".into())
             .spawn(move || owner.run(&opened))?;
         // The first attempt to open it is over when this returns, so that a good start has no refusals.
-        let _ = is_open.recv();
+        if let Ok(Some(predecessor)) = is_open.recv() {
+            let commands = commands.clone();
+            thread::Builder::new()
+                .name("jobs-former".into())
+                .spawn(move || serve_predecessor(predecessor, &commands))?;
+        }
         let (queries, waiting) = mpsc::sync_channel(WAITING_MAX);
         let reader = StoreReader::new(Arc::clone(&shared), waiting);
         thread::Builder::new()
@@ -122,9 +130,9 @@ impl EmbeddedStore {
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         let (command, began_us) = (command(Reply(reply)), self.shared.clock.micros());
-        let verb = command.verb();
+        let (verb, limit) = (command.verb(), command.time_limit());
         let sent = self.commands.try_send(command).map_err(as_error);
-        self.measured(verb, began_us, wait(sent, answer).await)
+        self.measured(verb, began_us, wait(sent, answer, limit).await)
     }
 
     async fn read<T>(&self, query: impl FnOnce(Reply<T>) -> Query) -> Result<T, StoreError> {
@@ -132,7 +140,8 @@ impl EmbeddedStore {
         let (query, began_us) = (query(Reply(reply)), self.shared.clock.micros());
         let verb = query.verb();
         let sent = self.queries.try_send(query).map_err(as_error);
-        self.measured(verb, began_us, wait(sent, answer).await)
+        let answer = wait(sent, answer, Some(CALL_TIMEOUT)).await;
+        self.measured(verb, began_us, answer)
     }
 }
 
@@ -140,11 +149,17 @@ impl EmbeddedStore {
 async fn wait<T>(
     sent: Result<(), StoreError>,
     answer: oneshot::Receiver<Result<T, StoreError>>,
+    limit: Option<Duration>,
 ) -> Result<T, StoreError> {
     sent?;
-    match tokio::time::timeout(CALL_TIMEOUT, answer).await {
+    let answered = match limit {
+        Some(limit) => tokio::time::timeout(limit, answer).await,
+        None => Ok(answer.await),
+    };
+    match answered {
         Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => Err(StoreError::Unavailable("its thread has ended".into())),
+        // The write failed before its turn in the transaction, or the thread has ended.
+        Ok(Err(_)) => Err(StoreError::Unavailable("nothing was written".into())),
         Err(_) => Err(StoreError::Timeout),
     }
 }

@@ -4,13 +4,19 @@
 //! come while the disk syncs share the next transaction. A transaction that fails undoes what its calls did: the
 //! table is read again from the file.
 
+mod command;
 mod database;
+mod files;
 mod handle;
+mod handover;
+mod open_store;
 mod owner;
 mod reader;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod wal;
+mod wire;
 
 pub use handle::EmbeddedStore;
 pub use shared::EmbeddedSettings;

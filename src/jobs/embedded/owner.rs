@@ -3,87 +3,60 @@
 //! Not a reader of ended jobs. Calls are gathered while the disk syncs: one transaction for all of them, then their
 //! answers. Ends by time, due releases and removal of old rows happen here between calls.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::path::Path;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
-use hashbrown::HashSet;
 use infergate_core::Millis;
-use infergate_core::job::{
-    CancelResult, CanceledBy, DeployableKey, EndReason, HeartbeatReply, HeldJobs, JobChange, JobId,
-    JobOutcome, JobState, JobTable, Release, ReleaseCause, StoreTime, SubmitResult, TakeRequest,
-    WorkerId, WriteResult,
-};
+use infergate_core::job::{StoreTime, WorkerId};
 
+use super::command::StoreCommand;
 use super::database::{Access, Database};
-use super::shared::{OwnerShared, Reply};
-use crate::jobs::store::{
-    EndRecord, NewStoredJob, StoreError, StoreStats, StoredEnd, StoredRun, WebhookSettlement,
-};
+use super::files::{StoreFailure, StoreFiles};
+use super::handover::{HandedOverStore, SuccessorListener, ask_for_store};
+use super::open_store::{BatchHints, DUTY_MAX, OpenStore, PendingReply};
+use super::shared::OwnerShared;
+use crate::jobs::store::StoreError;
 
 /// Calls in one transaction.
 const BATCH_MAX: usize = 512;
-/// Jobs that time ends, or that are due, in one transaction.
-const DUTY_MAX: usize = 256;
 /// Rows that are removed in one transaction.
 const EXPIRED_MAX: usize = 1000;
 /// Interval of looks at old rows, and of attempts to open a store that failed.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
-/// Time that an idempotency key is kept.
-const KEY_KEPT: Millis = Millis::from_secs(24 * 3600);
+/// Pause before a damaged store is opened again.
+const DAMAGED_PAUSE: Millis = Millis::from_secs(60);
+/// Time after a failure in which nothing ends by time: ends that were kept in memory meanwhile go first.
+const ENDS_FIRST: Millis = Millis::from_secs(5);
+/// Interval of looks for cancels of running jobs once the store is another process's.
+const HEARTBEAT: Duration = Duration::from_millis(250);
 /// Least interval of levels for metrics, milliseconds, and the part of the thread's time that they may take.
 const LEVELS_EVERY_MS: u64 = 1000;
 const LEVELS_PART: u64 = 100;
 /// Undelivered webhooks that are kept for operators.
 const DEAD_WEBHOOKS_MAX: usize = 10_000;
 
-/// Call that writes.
-pub(super) enum StoreCommand {
-    Submit(Box<NewStoredJob>, Reply<SubmitResult>),
-    Take(WorkerId, TakeRequest, Reply<Vec<StoredRun>>),
-    Finish(WorkerId, Box<StoredEnd>, Reply<WriteResult>),
-    Release(WorkerId, Release, Reply<WriteResult>),
-    Cancel(JobId, CanceledBy, Reply<CancelResult>),
-    Heartbeat(WorkerId, HeldJobs, Reply<HeartbeatReply>),
-    Retire(WorkerId, Reply<()>),
-    EndQueued(DeployableKey, EndReason, Reply<usize>),
-    SetPaused(DeployableKey, bool, Reply<()>),
-    Stats(Reply<StoreStats>),
-    AcknowledgeEvents(Vec<i64>, Reply<()>),
-    SettleWebhook(Arc<str>, WebhookSettlement, Arc<str>, Reply<bool>),
-}
-
-/// PendingReply that waits for the commit.
-type PendingReply = Box<dyn FnOnce(Option<&StoreError>) + Send>;
-
-/// Store that is open.
-struct OpenStore {
-    database: Database,
-    table: JobTable,
-}
-
-/// Ends of one transaction, for the hints after it.
-#[derive(Default)]
-struct BatchHints {
-    ended: Vec<JobId>,
-    outcomes: Vec<JobOutcome>,
-    changed: Vec<JobId>,
-    has_webhooks: bool,
-}
-
 /// Owner of the table.
 pub(super) struct StoreOwner {
     shared: Arc<OwnerShared>,
     waiting: Receiver<StoreCommand>,
     open: Option<OpenStore>,
-    /// Lock on the folder: one process owns the store.
-    lock: Option<File>,
+    files: StoreFiles,
+    /// Way of a successor to the store, while it is open.
+    listener: Option<SuccessorListener>,
+    /// Successor that has taken the store over.
+    successor: Option<HandedOverStore>,
+    heartbeat_at: StoreTime,
+    /// Workers of this process, where the store comes back from a successor that is gone.
+    taken_back: Option<Vec<WorkerId>>,
     housekeeping_at: StoreTime,
     /// Moment before which a store that failed is not opened again.
     retry_at: StoreTime,
     levels_at: StoreTime,
+    /// Moment before which nothing ends by time.
+    expire_from: StoreTime,
     /// The first opening of the process: running jobs are those of a dead one.
     is_first: bool,
 }
@@ -91,23 +64,33 @@ pub(super) struct StoreOwner {
 impl StoreOwner {
     pub fn new(shared: Arc<OwnerShared>, waiting: Receiver<StoreCommand>) -> StoreOwner {
         StoreOwner {
+            files: StoreFiles::new(&shared.path),
+            listener: None,
+            successor: None,
+            heartbeat_at: StoreTime::default(),
+            taken_back: None,
             shared,
             waiting,
             open: None,
-            lock: None,
             housekeeping_at: StoreTime::default(),
             retry_at: StoreTime::default(),
             levels_at: StoreTime::default(),
+            expire_from: StoreTime::default(),
             is_first: true,
         }
     }
 
     /// Serves calls until the handle is dropped.
-    pub fn run(mut self, opened: &SyncSender<()>) {
-        self.open();
+    pub fn run(mut self, opened: &SyncSender<Option<UnixStream>>) {
+        let mut predecessor = None;
+        if let Err(failure) = self.files.lock() {
+            predecessor = self.take_over(&failure);
+        }
+        self.open(predecessor.is_some());
         // The one that waits for the first attempt.
-        let _ = opened.try_send(());
+        let _ = opened.try_send(predecessor);
         loop {
+            self.look_for_successor();
             match self.waiting.recv_timeout(self.rest()) {
                 Ok(command) => self.serve(command),
                 Err(RecvTimeoutError::Timeout) => self.write(Vec::new()),
@@ -119,9 +102,17 @@ impl StoreOwner {
     /// Time until something is due without a call.
     fn rest(&self) -> Duration {
         let now = self.shared.clock.now();
-        let due = self.open.as_ref().and_then(|open| open.table.next_duty());
-        let due = due.unwrap_or(StoreTime::MAX).since(now);
-        Duration::from_millis(due.0).min(HOUSEKEEPING)
+        let due = self.next_duty().unwrap_or(StoreTime::MAX).since(now);
+        let most = match self.successor {
+            Some(_) => HEARTBEAT,
+            None => HOUSEKEEPING,
+        };
+        Duration::from_millis(due.0).min(most)
+    }
+
+    fn next_duty(&self) -> Option<StoreTime> {
+        let due = self.open.as_ref()?.table.next_duty()?;
+        Some(due.max(self.expire_from))
     }
 
     fn serve(&mut self, first: StoreCommand) {
@@ -135,8 +126,8 @@ impl StoreOwner {
     }
 
     /// Opens the file, where it is not open, and reads the table.
-    fn open(&mut self) {
-        match self.try_open() {
+    fn open(&mut self, is_taken_over: bool) {
+        match self.try_open(is_taken_over) {
             Ok(open) => {
                 self.is_first = false;
                 if self.shared.problem.lock().take().is_some() {
@@ -148,31 +139,118 @@ impl StoreOwner {
                 self.publish_ready();
                 self.publish_levels();
             }
-            Err(error) => self.fail(&error),
+            Err(failure) => self.fail(&failure),
         }
     }
 
-    fn try_open(&mut self) -> Result<OpenStore, String> {
-        if self.lock.is_none() {
-            self.lock = Some(lock_folder(&self.shared.path)?);
+    fn try_open(&mut self, is_taken_over: bool) -> Result<OpenStore, StoreFailure> {
+        self.files.lock()?;
+        match self.is_first {
+            true => self.files.check()?,
+            false => self.files.check_room()?,
         }
-        let opened = Database::open(&self.shared.path, Access::Write);
-        let database = opened.map_err(|error| error.to_string())?;
+        let database = Database::open(&self.shared.path, Access::Write)?;
+        // Old frames would be taken for damage by the check of the next start.
+        database.truncate_log();
+        self.files.mark_used();
         let now = self.shared.clock.now();
-        let table = database
-            .restore_table(now)
-            .map_err(|error| error.to_string())?;
+        let table = database.restore_table(now)?;
+        self.listener = SuccessorListener::bind(self.files.folder());
         let mut open = OpenStore { database, table };
-        if self.is_first {
-            open.release_lost(&self.shared, now)?;
+        match self.is_first {
+            true if is_taken_over => {
+                let workers = open.table.workers().into_iter();
+                *self.shared.predecessors.lock() = workers.map(|(worker, _)| worker).collect();
+            }
+            true => open.release_lost(&self.shared, &[], now)?,
+            false => {
+                // The process that had the store meanwhile is dead.
+                if let Some(own) = &self.taken_back {
+                    open.release_lost(&self.shared, own, now)?;
+                    self.taken_back = None;
+                }
+                self.expire_from = now + ENDS_FIRST;
+            }
         }
         Ok(open)
     }
 
+    /// Asks the process that has the store to let go of it. Returns the connection to it, once the lock is free.
+    fn take_over(&mut self, failure: &StoreFailure) -> Option<UnixStream> {
+        let asked = ask_for_store(self.files.folder());
+        let predecessor = asked.inspect_err(
+            |error| tracing::info!(%failure.text, %error, "the store of jobs is not taken over"),
+        );
+        let predecessor = predecessor.ok()?;
+        self.files.lock().is_ok().then_some(predecessor)
+    }
+
+    /// Lets go of the store where another process asks for it: between two transactions, so nothing is under way.
+    fn look_for_successor(&mut self) {
+        let asking = self.listener.as_ref().and_then(SuccessorListener::accept);
+        let Some(stream) = asking else { return };
+        let Some(open) = self.open.take() else { return };
+        let workers = open.table.workers();
+        drop(open);
+        self.listener = None;
+        self.shared.signals.clear_ready();
+        self.files.unlock();
+        match HandedOverStore::begin(stream, workers) {
+            Ok(successor) => {
+                self.shared.is_handed_over.store(true, Ordering::Release);
+                tracing::info!("another process has taken the store of jobs over");
+                self.successor = Some(successor);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the process that asked for the store of jobs is gone")
+            }
+        }
+    }
+
+    /// Opens the store again: the process that took it over is gone.
+    fn take_back(&mut self, successor: HandedOverStore, error: &std::io::Error) {
+        self.taken_back = Some(successor.workers);
+        tracing::warn!(%error, "the process that took the store of jobs over is gone");
+        self.successor = None;
+        self.shared.is_handed_over.store(false, Ordering::Release);
+        self.retry_at = StoreTime::default();
+    }
+
+    /// Sends calls to the process that has taken the store over.
+    fn forward(&mut self, commands: Vec<StoreCommand>) {
+        let Some(mut successor) = self.successor.take() else {
+            return;
+        };
+        let mut ended = Ok(());
+        for command in commands.into_iter().filter(|it| !it.is_abandoned()) {
+            ended = match ended {
+                Ok(()) => successor.forward(&self.shared, command),
+                Err(error) => {
+                    command.refuse(StoreError::Timeout);
+                    Err(error)
+                }
+            };
+        }
+        let now = self.shared.clock.now();
+        if ended.is_ok() && now >= self.heartbeat_at {
+            self.heartbeat_at = now + Millis(HEARTBEAT.as_millis() as u64);
+            ended = successor.heartbeat(&self.shared);
+        }
+        match ended {
+            Ok(()) => self.successor = Some(successor),
+            Err(error) => self.take_back(successor, &error),
+        }
+    }
+
     /// Closes the store for a reason that calls and operators get.
-    fn fail(&mut self, error: &str) {
+    fn fail(&mut self, failure: &StoreFailure) {
         self.open = None;
-        self.retry_at = self.shared.clock.now() + Millis(HOUSEKEEPING.as_millis() as u64);
+        let pause = match failure.is_damaged {
+            true => DAMAGED_PAUSE,
+            false => Millis(HOUSEKEEPING.as_millis() as u64),
+        };
+        self.retry_at = self.shared.clock.now() + pause;
+        let error = &*failure.text;
         let path = self.shared.path.display();
         let text: Arc<str> = format!("{path}: {error}").into();
         let before = self.shared.problem.lock().replace(Arc::clone(&text));
@@ -185,13 +263,17 @@ impl StoreOwner {
     /// Applies calls and duties, commits, and answers.
     fn write(&mut self, commands: Vec<StoreCommand>) {
         let now = self.shared.clock.now();
+        if self.successor.is_some() {
+            return self.forward(commands);
+        }
         if self.open.is_none() && now >= self.retry_at {
-            self.open();
+            self.open(false);
         }
         let is_housekeeping = now >= self.housekeeping_at;
         if is_housekeeping {
             self.housekeeping_at = now + Millis(HOUSEKEEPING.as_millis() as u64);
         }
+        let (expire_from, next_duty) = (self.expire_from, self.next_duty());
         let Some(open) = &mut self.open else {
             let problem = self.shared.problem.lock().clone().unwrap_or_default();
             let error = StoreError::Unavailable(problem);
@@ -200,18 +282,23 @@ impl StoreOwner {
             }
             return;
         };
-        let is_due = open.table.next_duty().is_some_and(|at| at <= now);
+        let is_due = next_duty.is_some_and(|at| at <= now);
         if commands.is_empty() && !is_due && !is_housekeeping {
             return;
         }
         let count = commands.len();
         let mut answers: Vec<PendingReply> = Vec::with_capacity(count);
         let mut hints = BatchHints::default();
-        let written = open.transact(&self.shared, now, |open| {
-            open.table.expire(DUTY_MAX, now);
-            open.table.release_due(DUTY_MAX, now);
-            open.write_changes(&self.shared, &mut hints, None)?;
-            for command in commands {
+        #[cfg(test)]
+        open.database.limit_pages(&self.shared.settings);
+        let written = open.transact(|open| {
+            if now >= expire_from {
+                open.table.expire(DUTY_MAX, now);
+                open.table.release_due(DUTY_MAX, now);
+                open.write_changes(&self.shared, &mut hints, None)?;
+            }
+            // Looked at here, because the disk may have taken its time until now.
+            for command in commands.into_iter().filter(|it| !it.is_abandoned()) {
                 open.apply(&self.shared, now, command, &mut answers, &mut hints)?;
             }
             if is_housekeeping {
@@ -235,13 +322,19 @@ impl StoreOwner {
                     let _ = open.database.shrink();
                 }
             }
-            Err(error) => {
-                self.fail(&error.to_string());
-                let error = StoreError::Unavailable(error.to_string().into());
-                for answer in answers {
-                    answer(Some(&error));
-                }
-            }
+            Err(error) => self.answer_failure(StoreFailure::from(error), answers),
+        }
+    }
+
+    /// Closes the store, and answers the calls of the transaction that failed.
+    fn answer_failure(&mut self, failure: StoreFailure, answers: Vec<PendingReply>) {
+        self.fail(&failure);
+        let error = match failure.is_outcome_unknown {
+            true => StoreError::Timeout,
+            false => StoreError::Unavailable(failure.text.into()),
+        };
+        for answer in answers {
+            answer(Some(&error));
         }
     }
 
@@ -282,280 +375,5 @@ impl StoreOwner {
         let Some(open) = &self.open else { return };
         let counts = open.table.ready_counts();
         self.shared.signals.set_ready(counts);
-    }
-}
-
-/// Locks the folder of the store, which is made where there is none. The kernel ends the lock with the process.
-fn lock_folder(path: &Path) -> Result<File, String> {
-    let folder = path.parent().unwrap_or(path);
-    let lock = fs::create_dir_all(folder).and_then(|()| {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false);
-        options.open(folder.join("lock"))
-    });
-    let lock = lock.map_err(|error| error.to_string())?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => {
-            Err("another process has it: it is opened when that ends".to_owned())
-        }
-        Err(TryLockError::Error(error)) => Err(error.to_string()),
-    }
-}
-
-impl OpenStore {
-    fn transact(
-        &mut self,
-        _shared: &OwnerShared,
-        _now: StoreTime,
-        act: impl FnOnce(&mut OpenStore) -> rusqlite::Result<()>,
-    ) -> rusqlite::Result<()> {
-        self.database.begin()?;
-        let done = act(self).and_then(|()| self.database.commit());
-        if done.is_err() {
-            self.database.roll_back();
-        }
-        done
-    }
-
-    /// Releases the running jobs of dead processes.
-    fn release_lost(&mut self, shared: &OwnerShared, now: StoreTime) -> Result<(), String> {
-        let workers = self.table.workers();
-        if workers.is_empty() {
-            return Ok(());
-        }
-        let mut hints = BatchHints::default();
-        let released = self.transact(shared, now, |open| {
-            for (worker, jobs) in &workers {
-                open.table
-                    .release_worker(worker, ReleaseCause::WorkerLost, *jobs, now);
-            }
-            open.write_changes(shared, &mut hints, None)
-        });
-        let count: usize = workers.iter().map(|(_, jobs)| jobs).sum();
-        if released.is_ok() {
-            let cause = ReleaseCause::WorkerLost.name();
-            shared.metrics.record_released(cause, count as u64);
-            shared.count_ends(&hints.outcomes);
-        }
-        tracing::warn!(
-            count,
-            "jobs that ran when the last process ended are queued again"
-        );
-        released.map_err(|error| error.to_string())
-    }
-
-    /// Writes what the table has changed. `record` is the result of the one end that a worker wrote.
-    fn write_changes(
-        &mut self,
-        shared: &OwnerShared,
-        hints: &mut BatchHints,
-        record: Option<&EndRecord>,
-    ) -> rusqlite::Result<()> {
-        let mut written = HashSet::new();
-        for change in self.table.take_changes() {
-            match change {
-                JobChange::Progressed(id) => {
-                    // The last state counts, once.
-                    if written.insert(id)
-                        && let Some(job) = self.table.job(&id)
-                    {
-                        self.database.update_progress(&id, &job.progress)?;
-                        hints.changed.push(id);
-                    }
-                }
-                JobChange::Ended(outcome) => {
-                    let expires = outcome.ended + shared.settings.keep();
-                    let id = outcome.definition.id;
-                    match record.filter(|_| outcome.by_worker) {
-                        Some(record) => self.database.write_end(&outcome, record, expires)?,
-                        None => {
-                            let payload = self.database.payload(&id)?;
-                            let record = shared.renderer.render(&outcome, &payload);
-                            self.database.write_end(&outcome, &record, expires)?;
-                        }
-                    }
-                    hints.has_webhooks |= outcome.definition.has_webhook;
-                    hints.ended.push(id);
-                    hints.outcomes.push(outcome);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Applies one call. The answer is given after the commit.
-    fn apply(
-        &mut self,
-        shared: &OwnerShared,
-        now: StoreTime,
-        command: StoreCommand,
-        answers: &mut Vec<PendingReply>,
-        hints: &mut BatchHints,
-    ) -> rusqlite::Result<()> {
-        match command {
-            StoreCommand::Submit(job, reply) => {
-                let result = self.submit(*job, now)?;
-                answers.push(later(reply, result));
-            }
-            StoreCommand::Take(worker, request, reply) => {
-                let mut runs = Vec::new();
-                for taken in self.table.take(&worker, &request, now) {
-                    let payload = self.database.payload(&taken.definition.id)?;
-                    runs.push(StoredRun { taken, payload });
-                }
-                answers.push(later(reply, runs));
-            }
-            StoreCommand::Finish(worker, end, reply) => {
-                let result = self.table.finish(&worker, &end.end, now);
-                answers.push(later(reply, result));
-                return self.write_changes(shared, hints, Some(&end.record));
-            }
-            StoreCommand::Release(worker, release, reply) => {
-                let result = self.table.release(&worker, &release, now);
-                answers.push(later(reply, result));
-            }
-            StoreCommand::Cancel(job, by, reply) => {
-                let result = match self.table.cancel(&job, by, now) {
-                    CancelResult::Unknown => self.ended_state(&job)?,
-                    known => known,
-                };
-                answers.push(later(reply, result));
-            }
-            StoreCommand::Heartbeat(worker, held, reply) => {
-                let result = self.table.heartbeat(&worker, &held, now);
-                answers.push(later(reply, result));
-            }
-            StoreCommand::Retire(worker, reply) => {
-                let all = self.table.len();
-                self.table
-                    .release_worker(&worker, ReleaseCause::Drain, all, now);
-                answers.push(later(reply, ()));
-            }
-            StoreCommand::EndQueued(deployable, reason, reply) => {
-                let ended = self.table.end_queued(&deployable, reason, DUTY_MAX, now);
-                answers.push(later(reply, ended));
-            }
-            StoreCommand::SetPaused(deployable, is_paused, reply) => {
-                self.table.set_paused(&deployable, is_paused);
-                self.database.set_paused(&deployable, is_paused)?;
-                answers.push(later(reply, ()));
-            }
-            StoreCommand::Stats(reply) => answers.push(later(reply, self.full_stats(now))),
-            StoreCommand::AcknowledgeEvents(places, reply) => {
-                self.database.delete_events(&places)?;
-                answers.push(later(reply, ()));
-            }
-            StoreCommand::SettleWebhook(id, settlement, result, reply) => {
-                let place = self.database.settle_webhook(&id, &settlement, &result)?;
-                answers.push(later(reply, place.is_some()));
-            }
-        }
-        self.write_changes(shared, hints, None)
-    }
-
-    fn submit(&mut self, job: NewStoredJob, now: StoreTime) -> rusqlite::Result<SubmitResult> {
-        let NewStoredJob { job, payload, key } = job;
-        let (id, account) = (job.definition.id, job.definition.account.clone());
-        if let Some(key) = &key
-            && let Some(used) = self.database.used_key(account.as_str(), &key.key, now)?
-        {
-            return Ok(match used.digest == key.digest {
-                true => SubmitResult::Duplicate(used.job),
-                false => SubmitResult::KeyMismatch,
-            });
-        }
-        if self.table.job(&id).is_none() && self.database.contains_job(&id)? {
-            let known = self.database.job(&id)?;
-            return Ok(SubmitResult::Exists(
-                known.map_or(JobState::Failed, |job| job.state),
-            ));
-        }
-        let result = self.table.submit(job, now);
-        if result == SubmitResult::Created
-            && let Some(job) = self.table.job(&id)
-        {
-            self.database
-                .insert_job(&job.definition, &job.progress, &payload)?;
-            if let Some(key) = &key {
-                self.database
-                    .insert_key(account.as_str(), key, &id, now + KEY_KEPT)?;
-            }
-        }
-        Ok(result)
-    }
-
-    fn ended_state(&self, job: &JobId) -> rusqlite::Result<CancelResult> {
-        let known = self.database.job(job)?;
-        Ok(known.map_or(CancelResult::Unknown, |job| {
-            CancelResult::AlreadyEnded(job.state)
-        }))
-    }
-
-    fn full_stats(&self, now: StoreTime) -> StoreStats {
-        let mut stats = self.stats(now);
-        let keys = stats.deployables.iter().map(|state| state.key.clone());
-        stats.by_account = keys
-            .map(|key| (key.clone(), self.table.queued_by_account(&key)))
-            .collect();
-        stats
-    }
-
-    fn stats(&self, now: StoreTime) -> StoreStats {
-        let oldest = self.table.oldest_queued(now).into_iter();
-        StoreStats {
-            deployables: self.table.deployables(),
-            workers: self.table.workers(),
-            live: self.table.len(),
-            live_bytes: self.table.bytes(),
-            oldest_ms: oldest.map(|(key, age)| (key, age.0)).collect(),
-            by_account: Vec::new(),
-        }
-    }
-}
-
-/// PendingReply for after the commit.
-fn later<T: Send + 'static>(reply: Reply<T>, result: T) -> PendingReply {
-    Box::new(move |error| match error {
-        None => reply.send(Ok(result)),
-        Some(error) => reply.send(Err(error.clone())),
-    })
-}
-
-impl StoreCommand {
-    /// Returns the name in metrics.
-    pub fn verb(&self) -> &'static str {
-        match self {
-            StoreCommand::Submit(..) => "submit",
-            StoreCommand::Take(..) => "take",
-            StoreCommand::Finish(..) => "finish",
-            StoreCommand::Release(..) => "release",
-            StoreCommand::Cancel(..) => "cancel",
-            StoreCommand::Heartbeat(..) => "heartbeat",
-            StoreCommand::Retire(..) => "retire",
-            StoreCommand::EndQueued(..) => "end_queued",
-            StoreCommand::SetPaused(..) => "set_paused",
-            StoreCommand::Stats(..) => "stats",
-            StoreCommand::AcknowledgeEvents(..) => "acknowledge_events",
-            StoreCommand::SettleWebhook(..) => "settle_webhook",
-        }
-    }
-
-    fn refuse(self, error: StoreError) {
-        match self {
-            StoreCommand::Submit(_, reply) => reply.send(Err(error)),
-            StoreCommand::Take(.., reply) => reply.send(Err(error)),
-            StoreCommand::Finish(.., reply) | StoreCommand::Release(.., reply) => {
-                reply.send(Err(error))
-            }
-            StoreCommand::Cancel(.., reply) => reply.send(Err(error)),
-            StoreCommand::Heartbeat(.., reply) => reply.send(Err(error)),
-            StoreCommand::Retire(_, reply)
-            | StoreCommand::SetPaused(.., reply)
-            | StoreCommand::AcknowledgeEvents(_, reply) => reply.send(Err(error)),
-            StoreCommand::EndQueued(.., reply) => reply.send(Err(error)),
-            StoreCommand::Stats(reply) => reply.send(Err(error)),
-            StoreCommand::SettleWebhook(.., reply) => reply.send(Err(error)),
-        }
     }
 }

@@ -3,6 +3,7 @@
 //! Writes nothing, and waits for no writer: a reader of a write-ahead log sees the last commit before its query.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
 use infergate_core::job::JobId;
@@ -83,7 +84,10 @@ impl StoreReader {
 
     /// Answers a query. Returns false when the connection is to be opened again.
     fn answer(&mut self, database: &Database, query: Query) -> bool {
+        let is_handed_over = self.shared.is_handed_over.load(Ordering::Acquire);
         match query {
+            Query::Events(_, reply) if is_handed_over => send(Ok(Vec::new()), reply),
+            Query::NewWebhooks(_, reply) if is_handed_over => send(Ok(Vec::new()), reply),
             Query::Job(id, reply) => send(database.job(&id), reply),
             Query::List(listing, reply) => send(database.list(&listing), reply),
             Query::Events(limit, reply) => send(database.pending_events(limit), reply),

@@ -4,10 +4,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use infergate_core::Millis;
-use infergate_core::job::{EndReason, JobOutcome};
+use infergate_core::job::{EndReason, JobOutcome, WorkerId};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -21,6 +21,9 @@ use crate::telemetry::job_metrics::{EndedJob, JobMetrics};
 pub struct EmbeddedSettings {
     /// Time that ended jobs are kept, milliseconds.
     pub keep_ms: AtomicU64,
+    /// Pages that the file may have, as if the disk were full beyond them; 0 for no bound.
+    #[cfg(test)]
+    pub pages_max: AtomicU64,
 }
 
 impl EmbeddedSettings {
@@ -40,6 +43,10 @@ pub(super) struct OwnerShared {
     pub renderer: Arc<dyn EndRenderer>,
     /// Reason for which nothing is stored; none while all is well. Held for one copy.
     pub problem: Mutex<Option<Arc<str>>>,
+    /// Another process has taken the store over: events and webhooks are its to deliver.
+    pub is_handed_over: AtomicBool,
+    /// Workers of the process that let go of the store for this one, while it lives. Held for one copy.
+    pub predecessors: Mutex<Vec<WorkerId>>,
     pub metrics: Arc<JobMetrics>,
     /// Counts as they were lately. Held for one copy.
     pub levels: Mutex<Arc<StoreStats>>,

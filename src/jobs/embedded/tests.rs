@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use infergate_core::job::{JobState, StoreTime, SubmitResult, WorkerId, WriteResult};
+use infergate_core::job::{
+    JobState, Release, ReleaseCause, StoreTime, SubmitResult, WorkerId, WriteResult,
+};
 use tempfile::TempDir;
 
 use super::{EmbeddedSettings, EmbeddedStore};
@@ -98,21 +100,189 @@ async fn what_was_answered_is_there_after_a_restart_and_runs_of_the_former_proce
 }
 
 #[tokio::test]
-async fn a_store_is_one_processes_and_says_so() {
+async fn a_store_of_a_process_that_does_not_let_go_is_not_opened() {
     let folder = TempDir::new().unwrap();
-    let first = open(folder.path());
-    let second = open(folder.path());
-    let problem = second.problem().unwrap();
+    let lock = std::fs::File::create(folder.path().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let store = open(folder.path());
+    let problem = store.problem().unwrap();
     assert!(problem.contains("another process has it"), "{problem}");
-    let refused = second.submit(job(1, "a", now())).await;
+    let refused = store.submit(job(1, "a", now())).await;
     assert!(
         matches!(refused, Err(StoreError::Unavailable(_))),
         "{refused:?}"
     );
+}
+
+#[tokio::test]
+async fn a_second_process_takes_the_store_over_and_gets_the_ends_of_the_first() {
+    let folder = TempDir::new().unwrap();
+    let first = open(folder.path());
+    let worker = WorkerId::new("w", 1);
+    for number in 1..=3 {
+        first.submit(job(number, "a", now())).await.unwrap();
+    }
+    let runs = take(&first, &worker, 3).await;
+    let second = open(folder.path());
+    assert_eq!(second.problem(), None);
+    let state = async |store: &EmbeddedStore, number| {
+        let found = store.get(id(number)).await.unwrap().unwrap();
+        (found.state, found.progress.attempts.counted)
+    };
     assert_eq!(
-        first.submit(job(1, "a", now())).await,
-        Ok(SubmitResult::Created)
+        state(&second, 1).await,
+        (JobState::Running, 0),
+        "it runs there"
     );
+    let submitted = first.submit(job(4, "b", now())).await;
+    assert_eq!(submitted, Ok(SubmitResult::Created));
+    let again = second.submit(job(4, "b", now())).await;
+    assert_eq!(again, Ok(SubmitResult::Exists(JobState::Queued)));
+    let end = success(&runs[0]);
+    let job_of_end = end.end.id;
+    assert_eq!(
+        first.finish(&worker, end.clone()).await,
+        Ok(WriteResult::Done)
+    );
+    assert_eq!(first.finish(&worker, end).await, Ok(WriteResult::Already));
+    let kept = second.get(job_of_end).await.unwrap().unwrap();
+    assert_eq!(kept.state, JobState::Succeeded);
+    assert_eq!(kept.result, Some(success(&runs[0]).record.result));
+    assert!(first.pending_events(10).await.unwrap().is_empty());
+    assert_eq!(second.pending_events(10).await.unwrap().len(), 1);
+    let release = Release {
+        id: runs[1].taken.definition.id,
+        epoch: 1,
+        cause: ReleaseCause::Drain,
+        not_before: None,
+    };
+    assert_eq!(first.release(&worker, release).await, Ok(WriteResult::Done));
+    // The first process ends without a word about its last job.
+    drop(first);
+    let lost = runs[2].taken.definition.id;
+    while second.get(lost).await.unwrap().unwrap().state == JobState::Running {
+        tokio::task::yield_now().await;
+    }
+    let next = WorkerId::new("w", 2);
+    let mut taken: Vec<_> = take(&second, &next, 9)
+        .await
+        .iter()
+        .map(|run| run.taken.progress.attempts.counted)
+        .collect();
+    taken.sort_unstable();
+    assert_eq!(taken, [0, 0, 1]);
+}
+
+#[tokio::test]
+async fn a_store_that_is_lost_is_never_replaced() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("jobs.sqlite");
+    drop(open(folder.path()));
+    drop(open_again(folder.path()).await);
+    for is_removed in [false, true] {
+        // The former store closes its file after its drop.
+        while lock_is_held(folder.path()) {
+            tokio::task::yield_now().await;
+        }
+        match is_removed {
+            false => std::fs::write(&path, []).unwrap(),
+            true => std::fs::remove_file(&path).unwrap(),
+        }
+        let store = open(folder.path());
+        let problem = store.problem().unwrap();
+        assert!(problem.contains("missing or empty"), "{problem}");
+        assert!(store.submit(job(1, "a", now())).await.is_err());
+        assert!(std::fs::metadata(&path).map_or(0, |file| file.len()) == 0);
+    }
+}
+
+fn lock_is_held(folder: &Path) -> bool {
+    let lock = std::fs::File::open(folder.join("lock")).unwrap();
+    lock.try_lock().is_err()
+}
+
+/// Another program that writes to the file, as an operator's shell may.
+fn hold(folder: &Path) -> rusqlite::Connection {
+    let other = rusqlite::Connection::open(folder.join("jobs.sqlite")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    other
+}
+
+#[tokio::test]
+async fn a_submit_waits_less_than_a_second_and_what_nobody_waits_for_is_not_begun() {
+    let folder = TempDir::new().unwrap();
+    let store = open(folder.path());
+    let other = hold(folder.path());
+    let timer = Clock::start();
+    let (first, second) = tokio::join!(
+        store.submit(job(1, "a", now())),
+        // Comes while the thread waits for the file, so that it is not begun.
+        async {
+            tokio::task::yield_now().await;
+            store.submit(job(2, "a", now())).await
+        }
+    );
+    assert_eq!(
+        (first, second),
+        (Err(StoreError::Timeout), Err(StoreError::Timeout))
+    );
+    let took_us = timer.micros();
+    assert!(took_us < 1_500_000, "{took_us} us");
+    drop(other);
+    let created = loop {
+        match store.submit(job(3, "a", now())).await {
+            Ok(result) => break result,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    assert_eq!(created, SubmitResult::Created);
+    for late in [1, 2] {
+        assert!(store.get(id(late)).await.unwrap().is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_submits_and_the_ends_of_runs_are_taken_once_there_is_room() {
+    let folder = TempDir::new().unwrap();
+    let settings = Arc::new(EmbeddedSettings::default());
+    settings.keep_ms.store(HOUR_MS, Ordering::Relaxed);
+    let store = open_with(folder.path(), Arc::clone(&settings));
+    let worker = WorkerId::new("w", 1);
+    store.submit(job(1, "a", now())).await.unwrap();
+    let run = take(&store, &worker, 1).await.remove(0);
+    settings.pages_max.store(1, Ordering::Relaxed);
+    let mut large = job(2, "a", now());
+    large.payload = vec![b'x'; 200_000].into();
+    let refused = store.submit(large.clone()).await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+    let problem = loop {
+        match store.problem() {
+            Some(problem) => break problem,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    assert!(problem.contains("full"), "{problem}");
+    let mut end = success(&run);
+    end.record.result = vec![b'y'; 200_000].into();
+    assert!(store.finish(&worker, end.clone()).await.is_err());
+    assert_eq!(
+        store.get(id(1)).await.unwrap().unwrap().state,
+        JobState::Running,
+        "reads go on"
+    );
+    settings.pages_max.store(0, Ordering::Relaxed);
+    let written = loop {
+        match store.finish(&worker, end.clone()).await {
+            Ok(result) => break result,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    assert_eq!(written, WriteResult::Done);
+    assert_eq!(store.problem(), None);
+    assert_eq!(store.submit(large).await, Ok(SubmitResult::Created));
 }
 
 #[tokio::test]

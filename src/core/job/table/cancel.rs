@@ -2,6 +2,8 @@
 //!
 //! The worker drops its exchange; when no end is written within the grace, a duty writes it.
 
+use serde::{Deserialize, Serialize};
+
 use super::JobTable;
 use crate::Millis;
 use crate::job::id::{JobId, WorkerId};
@@ -10,7 +12,7 @@ use crate::job::states::{CanceledBy, JobState};
 use crate::job::store_time::StoreTime;
 
 /// Result of a cancel.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CancelResult {
     /// The job was queued and has ended.
     Ended(JobState),
