@@ -4,6 +4,7 @@
 
 mod account;
 mod backend;
+mod base;
 mod catalog;
 mod credentials;
 mod discovery;
@@ -14,6 +15,7 @@ mod tariff;
 
 pub use account::{AccountSpec, KeyHash};
 pub use backend::{BackendName, Payload};
+pub use base::{BaseSpec, WEIGHTS_PARAMETER};
 pub use catalog::{Access, Catalog};
 pub use credentials::{AuthForm, HealthCheckSpec};
 pub use discovery::{
