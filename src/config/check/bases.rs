@@ -315,8 +315,10 @@ mod tests {
             "models[1].endpoints",
             "the endpoints of its base",
         );
-        let speaks = weights.replace("http", "openai");
-        has(&[&one, &speaks], "models[1].backend", "`http`");
+        let speaks = weights.replace("backend: http", "backend: openai");
+        let speaks = found(&[&one, &speaks], "jobs: {}\n");
+        let is_named = |(_, text): &(String, String)| text.contains("the base speak `http`");
+        assert!(speaks.iter().any(is_named), "{speaks:?}");
         let chain = "id: r, backend: http, base: { model: s, weights: v }";
         has(
             &[&one, &weights, chain],
