@@ -95,6 +95,8 @@ pub struct StoreCall {
 /// Series of one queue.
 struct QueueSeries {
     registry: Registry,
+    /// Model that it goes with: the first seen of those that share the queue.
+    model: ModelId,
     /// In the order of [`JobClass::ALL`].
     queued: [IntGauge; JobClass::ALL.len()],
     running: IntGauge,
@@ -124,9 +126,8 @@ pub struct JobMetrics {
     errors: IntCounterVec,
     /// Configured models; the series of one are made at its first job. Written at a reload and then.
     models: RwLock<BTreeMap<ModelId, Option<Arc<ModelSeries>>>>,
-    /// By key, with the model whose series they go with: the first seen of those that share the queue. Written when a
-    /// queue is first seen and at a reload.
-    queues: RwLock<BTreeMap<Arc<str>, (ModelId, Arc<QueueSeries>)>>,
+    /// By key. Written when a queue is first seen and at a reload.
+    queues: RwLock<BTreeMap<Arc<str>, Arc<QueueSeries>>>,
     nameless: ModelSeries,
 }
 
@@ -263,7 +264,7 @@ impl JobMetrics {
             models.insert(model.clone(), series);
         }
         let mut queues = self.queues.write();
-        queues.retain(|_, (model, _)| models.contains_key(model));
+        queues.retain(|_, queue| models.contains_key(&queue.model));
     }
 
     /// Sets the gauges to the levels of a scrape.
@@ -293,7 +294,7 @@ impl JobMetrics {
         for model in models {
             families.extend(model.registry.gather());
         }
-        for (_, queue) in self.queues.read().values() {
+        for queue in self.queues.read().values() {
             families.extend(queue.registry.gather());
         }
         families
@@ -313,13 +314,13 @@ impl JobMetrics {
 
     /// Returns the series of a queue that jobs of a configured model use.
     fn queue(&self, model: &ModelId, deployable: &str) -> Arc<QueueSeries> {
-        if let Some((_, queue)) = self.queues.read().get(deployable) {
+        if let Some(queue) = self.queues.read().get(deployable) {
             return Arc::clone(queue);
         }
         let mut queues = self.queues.write();
-        let (_, queue) = queues
+        let queue = queues
             .entry(deployable.into())
-            .or_insert_with(|| (model.clone(), Arc::new(QueueSeries::new(deployable))));
+            .or_insert_with(|| Arc::new(QueueSeries::new(model, deployable)));
         Arc::clone(queue)
     }
 }
@@ -346,7 +347,7 @@ impl ModelSeries {
 }
 
 impl QueueSeries {
-    fn new(deployable: &str) -> QueueSeries {
+    fn new(model: &ModelId, deployable: &str) -> QueueSeries {
         let registry = labeled("deployable", deployable);
         let queued = gauges(
             &registry,
@@ -390,6 +391,7 @@ impl QueueSeries {
                     );
                     register(&registry, swaps)
                 }),
+            model: model.clone(),
             registry,
         }
     }

@@ -222,7 +222,10 @@ mod tests {
         let head = "listen: { clients: [{ address: \"127.0.0.1:8080\" }] }\nanonymous: allow\n";
         let models: String = models
             .iter()
-            .map(|model| format!("  - {{ task: dumb-pipe, {model} }}\n"))
+            .map(|model| match model.contains("task:") {
+                true => format!("  - {{ {model} }}\n"),
+                false => format!("  - {{ task: dumb-pipe, {model} }}\n"),
+            })
             .collect();
         let parsed = parse(&format!("{head}{more}models:\n{models}"), &|_: &str| None);
         let found = match parsed {
@@ -315,10 +318,14 @@ mod tests {
             "models[1].endpoints",
             "the endpoints of its base",
         );
-        let speaks = weights.replace("backend: http", "backend: openai");
-        let speaks = found(&[&one, &speaks], "jobs: {}\n");
-        let is_named = |(_, text): &(String, String)| text.contains("the base speak `http`");
-        assert!(speaks.iter().any(is_named), "{speaks:?}");
+        let text = |id: &str, backend: &str| format!("task: text-generation, id: {id}, {backend}");
+        let base = text("b", &ONE.replace("backend: http", "backend: openai"));
+        let speaks = text("s", &WEIGHTS.replace("backend: http", "backend: tgi"));
+        has(
+            &[&base, &speaks],
+            "models[1].backend",
+            "the base speak `openai`",
+        );
         let chain = "id: r, backend: http, base: { model: s, weights: v }";
         has(
             &[&one, &weights, chain],
