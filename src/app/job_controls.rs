@@ -2,6 +2,7 @@
 //!
 //! Not the durable path, and not HTTP.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use infergate_core::job::{
     CancelResult, CanceledBy, DeployableKey, DeployableState, FlowCounts, JobClass, JobId,
     JobState, StoreTime,
 };
+use infergate_core::model::ModelSpec;
 use infergate_core::{AccountId, ModelId, Refusal};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -18,7 +20,7 @@ use crate::admin::{
     JobsState, QueueReport, StoreReport, StoreState, WebhookReport, WorkerReport,
 };
 use crate::jobs::{
-    CatalogModel, JobListing, JobResult, Jobs, PendingWebhook, RequeueError, StoreStats, StoredJob,
+    JobListing, JobResult, Jobs, PendingWebhook, RequeueError, StoreStats, StoredJob,
     StoredRequest, rfc3339_micros,
 };
 
@@ -167,16 +169,17 @@ impl JobControls for JobOperator {
 
     async fn queues(&self) -> Result<Vec<QueueReport>, JobControlError> {
         let stats = self.stats().await?;
+        let server = |key: &DeployableKey| {
+            let found = self.jobs.server_of(key);
+            found.map(|model| Arc::clone(&model.spec))
+        };
         let models = self.jobs.models();
-        let unused = models.iter().filter(|model| {
-            let is_used = stats.deployables.iter().any(|it| it.key == model.queue);
-            !is_used
-        });
-        let unused: Vec<_> = unused.map(unused_queue).collect();
-        let used = stats.deployables.iter().map(|state| {
-            let model = models.iter().find(|model| model.queue == state.key);
-            queue_report(&stats, state, model)
-        });
+        let keys: BTreeSet<_> = models.iter().map(|model| &model.queue).collect();
+        let is_used = |key: &DeployableKey| stats.deployables.iter().any(|it| it.key == *key);
+        let unused = keys.into_iter().filter(|key| !is_used(key));
+        let unused: Vec<_> = unused.map(|key| unused_queue(key, server(key))).collect();
+        let used = stats.deployables.iter();
+        let used = used.map(|state| queue_report(&stats, state, server(&state.key)));
         let mut reports: Vec<_> = used.chain(unused).collect();
         reports.sort_by(|a, b| (&a.model, &a.deployable).cmp(&(&b.model, &b.deployable)));
         Ok(reports)
@@ -350,9 +353,9 @@ fn origin(url: &str) -> String {
     format!("{scheme}://{host}")
 }
 
-fn unused_queue(model: &Arc<CatalogModel>) -> QueueReport {
+fn unused_queue(key: &DeployableKey, server: Option<Arc<ModelSpec>>) -> QueueReport {
     let state = DeployableState {
-        key: model.queue.clone(),
+        key: key.clone(),
         ready: [0; JobClass::ALL.len()],
         queued: 0,
         running: 0,
@@ -361,21 +364,20 @@ fn unused_queue(model: &Arc<CatalogModel>) -> QueueReport {
         expected_hold: infergate_core::job::HoldEstimator::default().expected(),
         is_paused: false,
     };
-    queue_report(&StoreStats::default(), &state, Some(model))
+    queue_report(&StoreStats::default(), &state, server)
 }
 
 fn queue_report(
     stats: &StoreStats,
     state: &DeployableState,
-    model: Option<&Arc<CatalogModel>>,
+    spec: Option<Arc<ModelSpec>>,
 ) -> QueueReport {
-    let spec = model.map(|model| &model.runtime.spec);
     let ready = JobClass::ALL.into_iter().zip(state.ready);
     let counts = stats.by_account.iter().find(|(key, _)| *key == state.key);
     let hold_ms = state.expected_hold.0;
     QueueReport {
         deployable: state.key.as_str().to_owned(),
-        model: spec.map(|spec| spec.id.as_str().to_owned()),
+        model: spec.as_ref().map(|spec| spec.id.as_str().to_owned()),
         queued: state.queued.into(),
         ready: ready.map(|(class, n)| (class.name(), n as u64)).collect(),
         accounts: counts.map_or_else(Map::new, |(_, counts)| largest(counts)),

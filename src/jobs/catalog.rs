@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
+use infergate_core::ModelId;
 use infergate_core::api::replicate::{VersionName, model_path};
-use infergate_core::job::{DeployableKey, DeployableKind};
-use infergate_core::model::ModelSpec;
+use infergate_core::job::{DeployableKey, DeployableKind, JobKind};
+use infergate_core::model::{FlowMode, ModelSpec};
 use sha2::{Digest, Sha256};
 
-use crate::state::Shared;
+use crate::state::{ConfigSnapshot, Shared};
 use crate::upstream::ModelRuntime;
 
 /// Returns the key of a queue by its configured name.
@@ -28,13 +29,45 @@ pub struct CatalogModel {
     pub path: Option<Arc<str>>,
     /// Versions, newest first; at least one.
     pub versions: Vec<Arc<str>>,
-    /// Queue of its predictions.
+    /// Queue of its predictions: its own, or that of its base.
     pub queue: DeployableKey,
+    /// Base on whose endpoints it runs; the model itself where it is one.
+    base: Option<Arc<ModelRuntime>>,
+    /// Trainer of the model.
+    pub trainer: Option<Arc<ModelRuntime>>,
+}
+
+/// Place of a new job: the model that runs it, and the queue it waits in.
+pub struct JobPlace<'a> {
+    /// Model that the job is a job of.
+    pub model: &'a Arc<ModelRuntime>,
+    /// Model whose permits it waits for.
+    pub server: &'a Arc<ModelRuntime>,
+    /// Queue.
+    pub queue: DeployableKey,
+    /// Flows of the queue.
+    pub flows: FlowMode,
 }
 
 impl CatalogModel {
-    fn new(runtime: &Arc<ModelRuntime>) -> CatalogModel {
+    fn new(runtime: &Arc<ModelRuntime>, snapshot: &ConfigSnapshot) -> CatalogModel {
         let spec = &runtime.spec;
+        let runtime_of = |id: &ModelId| {
+            let mut models = snapshot.catalog.model(id.as_str()).into_iter();
+            models.find_map(|(at, spec)| (spec.id == *id).then(|| snapshot.models.get(at)).cloned())
+        };
+        let base = spec.base.as_ref();
+        let base = base.map_or(&spec.id, |base| &base.model);
+        let mut bases = snapshot
+            .models
+            .iter()
+            .filter_map(|it| it.spec.base.as_ref());
+        let is_on_base = bases.any(|named| named.model == *base);
+        let base = runtime_of(base).filter(|_| is_on_base);
+        let queue = match &base {
+            Some(base) => key_of(DeployableKind::HotSwap, base.spec.id.as_str()),
+            None => key_of(DeployableKind::Model, spec.id.as_str()),
+        };
         let names = std::iter::once(&spec.id).chain(&spec.aliases);
         let path = names
             .map(|name| name.as_str())
@@ -43,8 +76,44 @@ impl CatalogModel {
             runtime: Arc::clone(runtime),
             path: path.map(Arc::from),
             versions: versions(spec),
-            queue: key_of(DeployableKind::Model, spec.id.as_str()),
+            queue,
+            base,
+            trainer: spec.trainer.as_ref().and_then(runtime_of),
         }
+    }
+
+    /// Returns the place of a new job; none where the model has no trainer for a training.
+    pub fn place(&self, kind: JobKind) -> Option<JobPlace<'_>> {
+        if kind == JobKind::Training {
+            let trainer = self.trainer.as_ref()?;
+            return Some(JobPlace {
+                model: trainer,
+                server: trainer,
+                queue: key_of(DeployableKind::Trainer, trainer.spec.id.as_str()),
+                flows: trainer.spec.jobs.flows,
+            });
+        }
+        Some(JobPlace {
+            model: &self.runtime,
+            server: self.base.as_ref().unwrap_or(&self.runtime),
+            queue: self.queue.clone(),
+            flows: match self.base {
+                Some(_) => FlowMode::Model,
+                None => self.runtime.spec.jobs.flows,
+            },
+        })
+    }
+
+    /// Returns every queue that jobs of the model may stand in, also under former configurations, with the model whose
+    /// permits serve it.
+    fn queues(&self) -> impl Iterator<Item = (DeployableKey, &Arc<ModelRuntime>)> {
+        let id = self.runtime.spec.id.as_str();
+        let own = [DeployableKind::Model, DeployableKind::HotSwap];
+        let own = own.map(|kind| (key_of(kind, id), &self.runtime));
+        let places = [JobKind::Prediction, JobKind::Training].map(|kind| self.place(kind));
+        let places = places.into_iter().flatten();
+        own.into_iter()
+            .chain(places.map(|place| (place.queue, place.server)))
     }
 
     /// Returns the name that objects show.
@@ -61,9 +130,18 @@ fn versions(spec: &ModelSpec) -> Vec<Arc<str>> {
     digest.update([0]);
     digest.update(spec.backend.as_str());
     // Endpoints of one model serve the same: the first one names it.
-    if let Some(endpoint) = spec.endpoints.first() {
+    let named = spec
+        .endpoints
+        .first()
+        .map(|endpoint| endpoint.backend_model.as_deref());
+    let named = spec
+        .base
+        .as_ref()
+        .map(|base| Some(&*base.weights))
+        .or(named);
+    if let Some(name) = named {
         digest.update([0]);
-        digest.update(endpoint.backend_model.as_deref().unwrap_or_default());
+        digest.update(name.unwrap_or_default());
     }
     let mut text = String::with_capacity(64);
     for byte in digest.finalize() {
@@ -78,7 +156,7 @@ fn versions(spec: &ModelSpec) -> Vec<Arc<str>> {
 struct CatalogTable {
     generation: u64,
     models: Vec<Arc<CatalogModel>>,
-    by_queue: HashMap<DeployableKey, Arc<CatalogModel>>,
+    by_queue: HashMap<DeployableKey, Arc<ModelRuntime>>,
     by_version: HashMap<Arc<str>, Arc<CatalogModel>>,
     by_name: HashMap<Arc<str>, Arc<CatalogModel>>,
 }
@@ -106,10 +184,11 @@ impl JobCatalog {
             .iter()
             .filter(|model| model.spec.jobs.enabled)
         {
-            let model = Arc::new(CatalogModel::new(runtime));
-            table
-                .by_queue
-                .insert(model.queue.clone(), Arc::clone(&model));
+            let model = Arc::new(CatalogModel::new(runtime, &snapshot));
+            let queues = model
+                .queues()
+                .map(|(queue, server)| (queue, Arc::clone(server)));
+            table.by_queue.extend(queues);
             for version in &model.versions {
                 table
                     .by_version
@@ -130,8 +209,7 @@ impl JobCatalog {
 
     /// Returns the model that serves a queue.
     pub fn of_queue(&self, shared: &Shared, key: &DeployableKey) -> Option<Arc<ModelRuntime>> {
-        let found = self.table(shared).by_queue.get(key).map(Arc::clone)?;
-        Some(Arc::clone(&found.runtime))
+        self.table(shared).by_queue.get(key).map(Arc::clone)
     }
 
     /// Returns the model of a name, with the version that is meant.

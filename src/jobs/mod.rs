@@ -24,6 +24,7 @@ mod signals;
 mod store;
 mod store_clock;
 mod webhook;
+mod weights;
 mod worker;
 
 pub use catalog::CatalogModel;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use infergate_core::api::replicate::VersionName;
-use infergate_core::job::{DeployableKey, DeployableState, EndReason, JobId, WorkerId};
+use infergate_core::job::{DeployableKey, DeployableState, EndReason, JobId, JobKind, WorkerId};
 use infergate_core::{AccountId, Refusal};
 
 use super::catalog::CatalogModel;
@@ -14,6 +14,7 @@ use super::request::StoredRequest;
 use super::service::{Jobs, SubmitRequest};
 use super::store::{JobStore, StoreError, StoreStats, StoredJob};
 use crate::telemetry::job_metrics::{JobLevels, JobQueueLevels};
+use crate::upstream::ModelRuntime;
 
 /// Space of the store's file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,11 +58,10 @@ impl Jobs {
     pub fn levels(&self) -> JobLevels {
         let stats = self.store.levels();
         let problem = self.store.problem();
-        let models = self.catalog.models(&self.shared);
-        let queue = |model: &Arc<CatalogModel>| {
-            let state = stats.deployables.iter().find(|it| it.key == model.queue)?;
+        let queue = |state: &DeployableState| {
+            let server = self.server_of(&state.key)?;
             Some(JobQueueLevels {
-                model: model.runtime.spec.id.clone(),
+                model: server.spec.id.clone(),
                 deployable: state.key.as_str().into(),
                 queued: queued_by_class(state),
                 running: state.running.into(),
@@ -69,7 +69,7 @@ impl Jobs {
             })
         };
         JobLevels {
-            queues: models.iter().filter_map(queue).collect(),
+            queues: stats.deployables.iter().filter_map(queue).collect(),
             is_up: problem.is_none(),
             is_accepting: self.refusal_reason().is_none(),
         }
@@ -93,6 +93,11 @@ impl Jobs {
     /// Returns the models that take jobs, in the order of the configuration.
     pub fn models(&self) -> Vec<Arc<CatalogModel>> {
         self.catalog.models(&self.shared)
+    }
+
+    /// Returns the model whose permits serve a queue.
+    pub fn server_of(&self, queue: &DeployableKey) -> Option<Arc<ModelRuntime>> {
+        self.catalog.of_queue(&self.shared, queue)
     }
 
     /// Returns the queue of this key or of the model of this name; none where neither is known.
@@ -173,8 +178,12 @@ impl Jobs {
         if !is_known {
             return Err(RequeueError::NoAccount);
         }
-        let name = VersionName::Model(definition.model.as_str());
-        let model = self.catalog.find(&self.shared, name);
+        // A training is its trainer's job, and a request of the model that is trained.
+        let name = match definition.kind {
+            JobKind::Training => &*request.shown_model,
+            _ => definition.model.as_str(),
+        };
+        let model = self.catalog.find(&self.shared, VersionName::Model(name));
         let (model, _) = model.ok_or(RequeueError::NoModel)?;
         let deadline = definition.limits.deadline;
         let submit = SubmitRequest {

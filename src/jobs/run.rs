@@ -8,12 +8,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use infergate_core::api::Operation;
 use infergate_core::job::{
-    EndReason, JobDefinition, JobState, Release, ReleaseCause, RunEnd, StoreTime, TakenJob,
-    WorkerId, WriteResult,
+    EndReason, JobDefinition, JobKind, JobState, Release, ReleaseCause, RunEnd, StoreTime,
+    TakenJob, WorkerId, WriteResult,
 };
-use infergate_core::model::Task;
+use infergate_core::model::{Access, AccountSpec, Catalog, Task};
 use infergate_core::{Millis, Refusal};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 
 use super::ends::{RunDecision, RunFacts, decide, outcome};
 use super::events::{self, EndTimes};
@@ -167,6 +168,8 @@ impl RunContext {
             deadline,
         };
         let mut ctx = RequestContext::for_job(shared, shared.drain.enter(), header);
+        // A training runs on its trainer's endpoints alone, one at a time on each.
+        ctx.can.may_fall_back &= definition.kind != JobKind::Training;
         let ended = match self.request(definition, request, &receiver, &mut ctx, permit) {
             Ok(inference) => {
                 ctx.begin_trace();
@@ -234,11 +237,22 @@ impl RunContext {
         let (authenticated, RequestedOperation::Call(operation, path_model)) = read else {
             return Err(Refusal::NoSuchRoute);
         };
-        let (_, spec) = snapshot
+        let (at, spec) = snapshot
             .catalog
             .model(definition.model.as_str())
             .ok_or(Refusal::NoSuchModel)?;
-        let body = run_body(&request.input, operation, spec.task)?;
+        let context = match definition.kind {
+            JobKind::Training => {
+                let account = &authenticated.account.spec;
+                check_trained(&snapshot.catalog, account, definition, request)?;
+                Some(training_context(request))
+            }
+            _ => None,
+        };
+        let body = run_body(&request.input, operation, spec.task, context)?;
+        // A job of weights comes with a permit of their base. One for an endpoint that its model has not got any more
+        // goes back.
+        let permit = permit.lend_to(&snapshot.models.get(at).gate);
         let mut body_share = self
             .shared
             .bodies
@@ -253,7 +267,7 @@ impl RunContext {
             model: None,
             body,
             body_share,
-            permit: Some(permit),
+            permit,
         })
     }
 
@@ -462,21 +476,56 @@ impl RunContext {
     }
 }
 
-/// Returns the body of the run: the input, as a stream where texts are generated.
-fn run_body(input: &RawValue, operation: Operation, task: Task) -> Result<Bytes, Refusal> {
+/// Checks that the model of a training is still trained by the job's model, and the account's to use.
+fn check_trained(
+    catalog: &Catalog,
+    account: &AccountSpec,
+    definition: &JobDefinition,
+    request: &StoredRequest,
+) -> Result<(), Refusal> {
+    let trained = catalog.model(&request.shown_model).map(|(_, spec)| spec);
+    let trained = trained.filter(|spec| spec.trainer.as_ref() == Some(&definition.model));
+    let trained = trained.ok_or(Refusal::NoSuchModel)?;
+    match Catalog::access(account, trained) {
+        Access::Allowed => Ok(()),
+        Access::Denied | Access::Hidden => Err(Refusal::NotAllowed),
+    }
+}
+
+/// Returns what a trainer is told besides the input: the destination, and what is trained.
+fn training_context(request: &StoredRequest) -> Value {
+    json!({
+        "destination": request.destination,
+        "model": request.shown_model,
+        "version": request.version,
+    })
+}
+
+/// Returns the body of the run: the input, with its context where it has one, and as a stream where texts are
+/// generated.
+fn run_body(
+    input: &RawValue,
+    operation: Operation,
+    task: Task,
+    context: Option<Value>,
+) -> Result<Bytes, Refusal> {
     debug_assert_eq!(operation, Operation::Run, "jobs are runs");
     let is_text = matches!(task, Task::TextGeneration | Task::ImageTextToText);
     let text = input.get();
-    if !is_text {
+    if !is_text && context.is_none() {
         return Ok(Bytes::copy_from_slice(text.as_bytes()));
     }
-    let read: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_str(text).map_err(|_| Refusal::BadRequest {
-            pointer: String::new(),
-            message: "the input must be an object".to_owned(),
-        })?;
+    let read: Map<String, Value> = serde_json::from_str(text).map_err(|_| Refusal::BadRequest {
+        pointer: String::new(),
+        message: "the input must be an object".to_owned(),
+    })?;
     let mut body = read;
-    body.insert("stream".to_owned(), true.into());
+    if is_text {
+        body.insert("stream".to_owned(), true.into());
+    }
+    if let Some(context) = context {
+        body.insert("context".to_owned(), context);
+    }
     Ok(serde_json::to_vec(&body).unwrap_or_default().into())
 }
 
@@ -507,14 +556,20 @@ mod tests {
     #[test]
     fn texts_are_streamed_and_other_inputs_stay_as_they_are() {
         let input = RawValue::from_string(r#"{"prompt": "x"}"#.to_owned()).unwrap();
-        let body = |task| run_body(&input, Operation::Run, task).unwrap();
+        let body = |task| run_body(&input, Operation::Run, task, None).unwrap();
         assert_eq!(
             &body(Task::TextGeneration)[..],
             br#"{"prompt":"x","stream":true}"#
         );
         assert_eq!(&body(Task::TextToImage)[..], br#"{"prompt": "x"}"#);
         let list = RawValue::from_string("[1]".to_owned()).unwrap();
-        assert!(run_body(&list, Operation::Run, Task::TextGeneration).is_err());
+        assert!(run_body(&list, Operation::Run, Task::TextGeneration, None).is_err());
+        let context = Some(json!({ "destination": "a/b" }));
+        let trained = run_body(&input, Operation::Run, Task::DumbPipe, context).unwrap();
+        assert_eq!(
+            &trained[..],
+            br#"{"prompt":"x","context":{"destination":"a/b"}}"#
+        );
     }
 
     #[test]

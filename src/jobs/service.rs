@@ -18,7 +18,7 @@ use infergate_core::{AccountId, Millis, Refusal};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::catalog::{CatalogModel, JobCatalog};
+use super::catalog::{CatalogModel, JobCatalog, JobPlace};
 use super::config::{JobChoices, JobsConfig};
 use super::embedded::{EmbeddedSettings, EmbeddedStore};
 use super::events::{self, EventPlace, UnrunEnds};
@@ -366,7 +366,10 @@ impl Jobs {
         if payload.len() > PAYLOAD_BYTES_MAX {
             return Err(Refusal::BodyTooLarge);
         }
-        let job = self.definition(&request, payload.len());
+        let place = request.model.place(request.kind);
+        let place = place.ok_or(Refusal::NoSuchModel)?;
+        let model = place.model.spec.id.clone();
+        let job = self.definition(&request, place, payload.len());
         let new = StoredJob::queued(&job.definition, payload.clone());
         let stored = NewStoredJob {
             job,
@@ -380,10 +383,9 @@ impl Jobs {
         })?;
         Ok(match submitted {
             SubmitResult::Created => {
-                let spec = &request.model.runtime.spec;
                 let (kind, api) = (request.kind.name(), &request.request.api);
                 let metrics = self.shared.metrics.jobs();
-                metrics.record_submitted(&spec.id, kind, api);
+                metrics.record_submitted(&model, kind, api);
                 SubmittedJob::New(Box::new(new))
             }
             SubmitResult::Exists(_) => SubmittedJob::New(Box::new(new)),
@@ -402,9 +404,15 @@ impl Jobs {
         })
     }
 
-    fn definition(&self, request: &SubmitRequest<'_>, payload_bytes: usize) -> NewJob {
-        let spec = &request.model.runtime.spec;
-        let rules = &spec.jobs;
+    fn definition(
+        &self,
+        request: &SubmitRequest<'_>,
+        place: JobPlace<'_>,
+        payload_bytes: usize,
+    ) -> NewJob {
+        // Times are those of the model that the client named, bounds those of the queue.
+        let rules = &request.model.runtime.spec.jobs;
+        let queue = &place.server.spec.jobs;
         let choices = self.choices.load();
         let created = self.clock.now();
         let run_timeout = match request.kind {
@@ -418,13 +426,13 @@ impl Jobs {
         let definition = JobDefinition {
             id: JobId::from_random(None, fastrand::u128(..).to_be_bytes()),
             kind: request.kind,
-            deployable: request.model.queue.clone(),
+            deployable: place.queue,
             account: request.account.id.clone(),
-            model: spec.id.clone(),
+            model: place.model.spec.id.clone(),
             flow: "".into(),
             class: request.class,
             weight: request.account.weight,
-            fair_by: rules.fair_by,
+            fair_by: queue.fair_by,
             created,
             limits: JobLimits {
                 deadline: own_deadline(created, request.cancel_after, request.timeout),
@@ -439,10 +447,10 @@ impl Jobs {
         };
         NewJob {
             definition,
-            flows: rules.flows,
+            flows: place.flows,
             limits: QueueLimits {
-                queue_max: rules.queue_max,
-                queue_max_per_account: rules.queue_max_per_account,
+                queue_max: queue.queue_max,
+                queue_max_per_account: queue.queue_max_per_account,
                 bytes_max: choices.jobs.embedded.max_mib << 20,
             },
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use infergate_core::Millis;
 use infergate_core::admission::{PermitClass, PermitRequest};
-use infergate_core::job::{DeployableKey, TakeRequest, WorkerId};
+use infergate_core::job::{DeployableKey, DeployableKind, TakeRequest, WorkerId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -21,6 +21,7 @@ use super::catalog::JobCatalog;
 use super::run::RunContext;
 use super::signals::StopCause;
 use super::store::StoredRun;
+use super::weights::ServedWeights;
 use crate::upstream::{GateEntry, ModelRuntime, Permit};
 
 /// Waits for permits of one queue at once.
@@ -47,6 +48,7 @@ pub struct Worker {
     pub settings: Arc<WorkerSettings>,
     /// Takes of each queue so far. Held for one addition.
     turns: Mutex<HashMap<DeployableKey, u32>>,
+    weights: ServedWeights,
     running: AtomicUsize,
 }
 
@@ -70,6 +72,7 @@ impl Worker {
             catalog,
             settings,
             turns: Mutex::default(),
+            weights: ServedWeights::default(),
             running: AtomicUsize::new(0),
         }
     }
@@ -168,7 +171,7 @@ impl Worker {
         if !self.context.kept.is_empty() {
             return SlotEnd::Paused(key);
         }
-        let taken = self.take(&key).await;
+        let taken = self.take(&key, &permit.target.url).await;
         drop(ask);
         let Ok(taken) = taken else {
             return SlotEnd::Paused(key);
@@ -201,20 +204,45 @@ impl Worker {
         *turn
     }
 
-    async fn take(&self, key: &DeployableKey) -> Result<Option<StoredRun>, ()> {
+    /// Takes a job for the server at `url`; of models that share a base, one whose weights it served last.
+    async fn take(&self, key: &DeployableKey, url: &Arc<str>) -> Result<Option<StoredRun>, ()> {
+        let is_shared = key.kind() == Some(DeployableKind::HotSwap);
+        let preferred_flow = match is_shared {
+            true => self.weights.preferred(key, url),
+            false => None,
+        };
         let request = TakeRequest {
             deployable: key.clone(),
             count: 1,
             turn: self.next_turn(key),
-            preferred_flow: None,
+            preferred_flow: preferred_flow.clone(),
         };
         let taken = self.context.store.take(&self.context.worker, request).await;
         match taken {
-            Ok(mut runs) => Ok(runs.pop()),
+            Ok(mut runs) => {
+                let run = runs.pop();
+                if let Some(run) = run.as_ref().filter(|_| is_shared) {
+                    self.record_weights((key, url), preferred_flow.as_deref(), run);
+                }
+                Ok(run)
+            }
             Err(error) => {
                 tracing::warn!(%error, "no job could be taken");
                 Err(())
             }
+        }
+    }
+
+    fn record_weights(
+        &self,
+        server: (&DeployableKey, &Arc<str>),
+        preferred: Option<&str>,
+        run: &StoredRun,
+    ) {
+        let definition = &run.taken.definition;
+        if self.weights.record(server, preferred, &definition.flow) {
+            let metrics = self.context.shared.metrics.jobs();
+            metrics.record_weight_swap(&definition.model, server.0.as_str());
         }
     }
 

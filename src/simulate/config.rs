@@ -93,6 +93,11 @@ pub struct Config {
     #[arg(long, value_name = "SECS", default_value_t = 0)]
     pub loading_secs: u64,
 
+    /// Time to load other weights than those of the request before, named by `replicate_weights` or else `model` in the
+    /// body; also counts such loads. Without it all weights are loaded
+    #[arg(long, value_name = "MS")]
+    pub swap_ms: Option<u64>,
+
     /// Task of the http dialect's model [default: the one that fits each payload best]
     #[arg(long, value_enum, value_name = "SLUG")]
     pub task: Option<Task>,
@@ -190,6 +195,7 @@ impl Default for Config {
             seed: DEFAULT_SEED,
             embedding_dims: DEFAULT_EMBEDDING_DIMS,
             loading_secs: 0,
+            swap_ms: None,
             task: None,
             stream_usage: StreamUsage::Last,
             neurons: None,

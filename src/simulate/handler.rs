@@ -16,7 +16,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 
 use super::body::{EventScript, PacedEvents, SimulatorBody, TruncatedBody};
 use super::config::Dialect;
@@ -189,6 +189,11 @@ impl SimulatorState {
             // Ends when the client leaves, which drops this future and the slot with it.
             pending::<Infallible>().await;
         }
+        if let Some(ms) = self.config.swap_ms
+            && self.has_other_weights(ask.model())
+        {
+            sleep(Duration::from_millis(ms)).await;
+        }
         let ordinal = self.ordinal.fetch_add(1, Relaxed);
         let jitter_seed = self.config.seed ^ hash(&ordinal.to_le_bytes());
         let pace = TokenPace::start(&self.config, fault == Some(Fault::Slow), jitter_seed);
@@ -224,6 +229,20 @@ impl SimulatorState {
         slot.finish(u64::from(made.tokens));
         let answer = finish(200, made.content_type, SimulatorBody::Whole(made.body));
         Ok(self.with_billing_headers(answer))
+    }
+
+    /// Returns whether the weights of a request are not those of the one before, and counts that.
+    fn has_other_weights(&self, wanted: Option<&str>) -> bool {
+        let Some(wanted) = wanted else { return false };
+        let mut loaded = self.weights.lock();
+        if loaded.as_deref() == Some(wanted) {
+            return false;
+        }
+        let is_swap = loaded.replace(wanted.to_owned()).is_some();
+        if is_swap {
+            self.stats.weight_swaps.fetch_add(1, Relaxed);
+        }
+        is_swap
     }
 
     /// Adds the billing headers of a server.

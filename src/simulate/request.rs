@@ -48,7 +48,7 @@ impl SimulatorRequest {
         match self {
             SimulatorRequest::Text(ask) => ask.model.as_deref(),
             SimulatorRequest::Embedding(ask) => ask.model.as_deref(),
-            SimulatorRequest::Task(_) => None,
+            SimulatorRequest::Task(ask) => ask.weights(),
         }
     }
 }
@@ -75,7 +75,9 @@ struct SimulatorRequestBody<'a> {
     ignore_eos: bool,
     encoding_format: Option<String>,
     dimensions: Option<usize>,
+    #[serde(alias = "x-sim-fault")]
     x_sim_fault: Option<String>,
+    replicate_weights: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -112,6 +114,7 @@ pub(super) fn read(
     let mut wire: SimulatorRequestBody<'_> =
         serde_json::from_slice(body).map_err(|error| format!("invalid body: {error}"))?;
     let fault = wire.x_sim_fault.take();
+    wire.model = wire.model.take().or(wire.replicate_weights.take());
     let ask = match operation {
         Operation::Chat => SimulatorRequest::Text(chat(wire)?),
         Operation::Completion | Operation::Run => {

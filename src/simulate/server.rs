@@ -61,6 +61,7 @@ impl Simulator {
             started: Instant::now(),
             started_unix_secs: now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             ordinal: AtomicU64::new(0),
+            weights: Default::default(),
             config,
         };
         Simulator {

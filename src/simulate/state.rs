@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::concurrency::ConcurrencyLimit;
@@ -21,4 +22,6 @@ pub(super) struct SimulatorState {
     pub(super) started: Instant,
     pub(super) started_unix_secs: u64,
     pub(super) ordinal: AtomicU64,
+    /// Weights of the latest request. Held for a comparison.
+    pub(super) weights: Mutex<Option<String>>,
 }

@@ -20,6 +20,7 @@ pub(super) struct Stats {
     pub(super) faulted: AtomicU64,
     pub(super) output_tokens: AtomicU64,
     pub(super) connections: AtomicU64,
+    pub(super) weight_swaps: AtomicU64,
 }
 
 /// The counts at one moment.
@@ -47,6 +48,8 @@ pub struct StatsSnapshot {
     pub output_tokens: u64,
     /// Connections open now.
     pub connections: u64,
+    /// Requests for other weights than those of the request before.
+    pub weight_swaps: u64,
 }
 
 impl Stats {
@@ -64,6 +67,7 @@ impl Stats {
             faulted: self.faulted.load(Relaxed),
             output_tokens: self.output_tokens.load(Relaxed),
             connections: self.connections.load(Relaxed),
+            weight_swaps: self.weight_swaps.load(Relaxed),
         }
     }
 
@@ -75,6 +79,7 @@ impl Stats {
             &self.refused,
             &self.faulted,
             &self.output_tokens,
+            &self.weight_swaps,
         ] {
             total.store(0, Relaxed);
         }

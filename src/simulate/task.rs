@@ -77,7 +77,8 @@ pub(super) fn read(
         };
         return request::read(operation, body);
     }
-    let fault = json["x_sim_fault"].as_str().map(str::to_owned);
+    let fault = json.get("x_sim_fault").or(json.get("x-sim-fault"));
+    let fault = fault.and_then(Value::as_str).map(str::to_owned);
     let fallback = || HeaderValue::from_static("application/octet-stream");
     let content_type = parts.headers.get(CONTENT_TYPE).cloned();
     let ask = TaskRequest {
@@ -143,6 +144,11 @@ pub(super) fn generated_stream(
 }
 
 impl TaskRequest {
+    /// Weights that the server has to have loaded.
+    pub(super) fn weights(&self) -> Option<&str> {
+        self.json.get("replicate_weights").and_then(Value::as_str)
+    }
+
     /// The whole response.
     pub(super) fn answer(&self, config: &Config) -> TaskOutput {
         let seed = config.seed ^ hash(&self.raw);

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use infergate_core::ModelId;
-use infergate_core::job::JobClass;
+use infergate_core::job::{DeployableKind, JobClass};
 use parking_lot::RwLock;
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
 };
 
 /// Label of jobs whose model is not configured.
@@ -95,12 +95,16 @@ pub struct StoreCall {
 /// Series of one queue.
 struct QueueSeries {
     registry: Registry,
+    /// Model that it goes with: the first seen of those that share the queue.
+    model: ModelId,
     /// In the order of [`JobClass::ALL`].
     queued: [IntGauge; JobClass::ALL.len()],
     running: IntGauge,
     oldest: Gauge,
     start_delay: Histogram,
     run: Histogram,
+    /// Of queues whose models share the servers of a base alone.
+    swaps: Option<IntCounter>,
 }
 
 /// Series of one model.
@@ -108,8 +112,6 @@ struct ModelSeries {
     registry: Registry,
     submitted: IntCounterVec,
     finished: IntCounterVec,
-    /// By key. Written when a queue is first seen.
-    queues: RwLock<BTreeMap<Arc<str>, Arc<QueueSeries>>>,
 }
 
 /// Metrics of durable jobs of a process.
@@ -124,6 +126,8 @@ pub struct JobMetrics {
     errors: IntCounterVec,
     /// Configured models; the series of one are made at its first job. Written at a reload and then.
     models: RwLock<BTreeMap<ModelId, Option<Arc<ModelSeries>>>>,
+    /// By key. Written when a queue is first seen and at a reload.
+    queues: RwLock<BTreeMap<Arc<str>, Arc<QueueSeries>>>,
     nameless: ModelSeries,
 }
 
@@ -177,6 +181,7 @@ impl Default for JobMetrics {
                 &["store", "kind"],
             ),
             models: RwLock::default(),
+            queues: RwLock::default(),
             nameless: ModelSeries::new(NO_MODEL),
             registry,
         }
@@ -203,15 +208,25 @@ impl JobMetrics {
         };
         count(&series);
         if let Some(run_ms) = end.run_ms {
-            series.queue(end.deployable).run.observe(seconds(run_ms));
+            let queue = self.queue(end.model, end.deployable);
+            queue.run.observe(seconds(run_ms));
         }
     }
 
     /// Records the first start of a job, so long after its submit.
     pub fn record_start(&self, model: &ModelId, deployable: &str, delay_ms: u64) {
-        if let Some(series) = self.model(model) {
-            let queue = series.queue(deployable);
+        if self.model(model).is_some() {
+            let queue = self.queue(model, deployable);
             queue.start_delay.observe(seconds(delay_ms));
+        }
+    }
+
+    /// Records that a server of a base has to exchange its weights for a job of this model.
+    pub fn record_weight_swap(&self, model: &ModelId, deployable: &str) {
+        if self.model(model).is_some()
+            && let Some(swaps) = &self.queue(model, deployable).swaps
+        {
+            swaps.inc();
         }
     }
 
@@ -248,6 +263,8 @@ impl JobMetrics {
             let series = before.remove(model).flatten();
             models.insert(model.clone(), series);
         }
+        let mut queues = self.queues.write();
+        queues.retain(|_, queue| models.contains_key(&queue.model));
     }
 
     /// Sets the gauges to the levels of a scrape.
@@ -258,10 +275,10 @@ impl JobMetrics {
         set(&self.up, levels.is_up);
         set(&self.accepting, levels.is_accepting);
         for levels in &levels.queues {
-            let Some(series) = self.model(&levels.model) else {
+            if self.model(&levels.model).is_none() {
                 continue;
-            };
-            let queue = series.queue(&levels.deployable);
+            }
+            let queue = self.queue(&levels.model, &levels.deployable);
             for (gauge, count) in queue.queued.iter().zip(levels.queued) {
                 gauge.set(count as i64);
             }
@@ -276,9 +293,9 @@ impl JobMetrics {
         families.extend(self.nameless.registry.gather());
         for model in models {
             families.extend(model.registry.gather());
-            for queue in model.queues.read().values() {
-                families.extend(queue.registry.gather());
-            }
+        }
+        for queue in self.queues.read().values() {
+            families.extend(queue.registry.gather());
         }
         families
     }
@@ -293,6 +310,18 @@ impl JobMetrics {
         let place = models.get_mut(model)?;
         let series = place.get_or_insert_with(|| Arc::new(ModelSeries::new(model.as_str())));
         Some(Arc::clone(series))
+    }
+
+    /// Returns the series of a queue that jobs of a configured model use.
+    fn queue(&self, model: &ModelId, deployable: &str) -> Arc<QueueSeries> {
+        if let Some(queue) = self.queues.read().get(deployable) {
+            return Arc::clone(queue);
+        }
+        let mut queues = self.queues.write();
+        let queue = queues
+            .entry(deployable.into())
+            .or_insert_with(|| Arc::new(QueueSeries::new(model, deployable)));
+        Arc::clone(queue)
     }
 }
 
@@ -312,25 +341,13 @@ impl ModelSeries {
                 "jobs that ended, by state and reason",
                 &["kind", "status", "reason"],
             ),
-            queues: RwLock::default(),
             registry,
         }
-    }
-
-    fn queue(&self, deployable: &str) -> Arc<QueueSeries> {
-        if let Some(queue) = self.queues.read().get(deployable) {
-            return Arc::clone(queue);
-        }
-        let mut queues = self.queues.write();
-        let queue = queues
-            .entry(deployable.into())
-            .or_insert_with(|| Arc::new(QueueSeries::new(deployable)));
-        Arc::clone(queue)
     }
 }
 
 impl QueueSeries {
-    fn new(deployable: &str) -> QueueSeries {
+    fn new(model: &ModelId, deployable: &str) -> QueueSeries {
         let registry = labeled("deployable", deployable);
         let queued = gauges(
             &registry,
@@ -365,6 +382,16 @@ impl QueueSeries {
                 "start to end of runs that ended their job",
                 RUN_BUCKETS,
             ),
+            swaps: deployable
+                .starts_with(DeployableKind::HotSwap.prefix())
+                .then(|| {
+                    let swaps = IntCounter::new(
+                        "infergate_weight_swaps_total",
+                        "jobs for which a server had to exchange its weights",
+                    );
+                    register(&registry, swaps)
+                }),
+            model: model.clone(),
             registry,
         }
     }
@@ -492,6 +519,26 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains(r#"model="(none)""#), "{shown}");
+    }
+
+    #[test]
+    fn a_queue_that_models_share_has_one_set_of_series_and_counts_its_swaps() {
+        let metrics = JobMetrics::default();
+        let models = [ModelId::from("base"), ModelId::from("style")];
+        metrics.retain(&models);
+        for model in &models {
+            metrics.record_start(model, "hp-a", 1000);
+            metrics.record_weight_swap(model, "hp-a");
+        }
+        let shown = text(&metrics);
+        for line in [
+            r#"infergate_weight_swaps_total{deployable="hp-a"} 2"#,
+            r#"infergate_jobs_start_delay_seconds_count{deployable="hp-a"} 2"#,
+        ] {
+            assert_eq!(shown.matches(line).count(), 1, "{line} in\n{shown}");
+        }
+        metrics.record_start(&models[0], "vp-a", 1);
+        assert!(!text(&metrics).contains(r#"swaps_total{deployable="vp-a"}"#));
     }
 
     #[test]

@@ -434,6 +434,17 @@ impl Permit {
         }
     }
 
+    /// Returns the permit for a request of another model that runs on the same endpoints; none where that model has
+    /// no endpoint at this URL.
+    pub fn lend_to(mut self, model: &AdmissionGate) -> Option<Permit> {
+        if !std::ptr::eq(&*self.gate, model) {
+            let mut targets = model.targets().into_iter();
+            let (own, _) = targets.find(|(target, _)| target.url == self.target.url)?;
+            self.target = own;
+        }
+        Some(self)
+    }
+
     /// Gives the permit back at `now`, which was read just now.
     pub fn release(mut self, now: Millis) {
         self.released_ms = NonZeroU64::new(now.0);

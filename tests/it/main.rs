@@ -29,6 +29,7 @@ mod fallbacks;
 mod files;
 mod framing;
 mod gossip;
+mod job_models;
 mod job_operations;
 mod jobs;
 mod limits;

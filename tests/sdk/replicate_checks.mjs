@@ -1,6 +1,7 @@
 // The unmodified replicate package for JavaScript against the gateway's durable jobs.
 //
-// Environment: as in `openai_checks.py`. `acme/echo` answers at once, `acme/slow` after a minute.
+// Environment: as in `openai_checks.py`. `acme/echo` answers at once, `acme/slow` after a minute. The trainer of
+// `acme/echo` answers with the request that it was sent.
 // The package is resolved from SDK_FOLDER.
 
 import assert from "node:assert/strict";
@@ -183,6 +184,31 @@ const checks = {
     assert.equal((await sdk.wait(made, { interval: 100 })).status, "canceled");
     assert(Date.now() - begun > 4_000);
     await refusedWith(422, create({}, client("sdk-key", { "Cancel-After": "soon" })));
+  },
+  "a training is created, got, listed and canceled": async () => {
+    const train = async (input) =>
+      sdk.trainings.create("acme", "echo", await newestVersion(), {
+        destination: "acme/tuned",
+        input,
+      });
+    const made = await train({ steps: 3 });
+    assert.deepEqual([made.model, made.destination], [ECHO, "acme/tuned"]);
+    const end = Date.now() + START_LIMIT_MS;
+    let got = made;
+    while (got.status !== "succeeded") {
+      assert(Date.now() < end, `not over within ${START_LIMIT_MS} ms`);
+      await pause(20);
+      got = await sdk.trainings.get(made.id);
+    }
+    assert.equal(got.output.steps, 3);
+    assert.equal(got.output.context.destination, "acme/tuned");
+    assert.equal((await sdk.trainings.list()).results[0].id, made.id);
+    const held = await train({ "x-sim-fault": "stall" });
+    while ((await sdk.trainings.get(held.id)).status !== "processing") await pause(20);
+    assert.equal((await sdk.trainings.cancel(held.id)).status, "canceled");
+    await refusedWith(404, client("other-key").trainings.get(made.id));
+    const { id } = (await sdk.models.get("acme", "slow")).latest_version;
+    await refusedWith(422, sdk.trainings.create("acme", "slow", id, { destination: "a/b", input: {} }));
   },
 };
 

@@ -1,6 +1,7 @@
 """The unmodified replicate package for Python against the gateway's durable jobs.
 
-Environment: as in `openai_checks.py`. `acme/echo` answers at once, `acme/slow` after a minute.
+Environment: as in `openai_checks.py`. `acme/echo` answers at once, `acme/slow` after a minute. The trainer of
+`acme/echo` answers with the request that it was sent.
 """
 
 import asyncio
@@ -189,6 +190,53 @@ def foreign_prediction():
     stranger = client("other-key")
     for ask in (stranger.predictions.get, stranger.predictions.cancel):
         equal(raises(ReplicateError, ask, prediction.id).status, 404)
+
+
+def train(use=sdk, **input):
+    version = f"{ECHO}:{newest_version().id}"
+    return use.trainings.create(version=version, destination="acme/tuned", input={"steps": 3, **input})
+
+
+@check
+def training():
+    """a training is created, got, waited for and listed, apart from predictions"""
+    made = train()
+    equal((made.model, made.version, made.destination), (ECHO, newest_version().id, "acme/tuned"))
+
+    def is_over():
+        made.reload()
+        return made.status == "succeeded"
+
+    until(is_over, "the training is over", START_LIMIT_SECS)
+    equal(made.output["steps"], 3)
+    equal(made.output["context"]["destination"], "acme/tuned")
+    assert made.urls["cancel"].endswith(f"/v1/trainings/{made.id}/cancel"), made.urls
+    got = sdk.trainings.get(made.id)
+    equal((got.status, got.completed_at), ("succeeded", made.completed_at))
+    equal(sdk.trainings.list().results[0].id, made.id)
+    assert made.id not in [one.id for one in sdk.predictions.list().results]
+    equal(raises(ReplicateError, client("other-key").trainings.get, made.id).status, 404)
+
+
+@check
+def training_canceled():
+    """a running training is canceled, by its method and by its id"""
+    for cancel in (lambda one: one.cancel(), lambda one: sdk.trainings.cancel(one.id)):
+        made = train(**{"x-sim-fault": "stall"})
+        started(made)
+        cancel(made)
+        equal(sdk.trainings.get(made.id).status, "canceled")
+
+
+@check
+def training_refused():
+    """a model without a trainer and a wrong destination are refused"""
+    slow = f"{SLOW}:{newest_version(SLOW).id}"
+    error = raises(
+        ReplicateError, sdk.trainings.create, version=slow, destination="a/b", input={}
+    )
+    equal(error.status, 422)
+    assert "trainer" in error.detail, error.detail
 
 
 @check

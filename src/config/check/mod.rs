@@ -5,6 +5,7 @@
 //! keys have their defaults. Warnings do not keep a file from being used.
 
 mod accounts;
+mod bases;
 mod billing;
 mod cluster;
 mod discovery;

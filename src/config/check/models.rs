@@ -150,6 +150,7 @@ fn check_backend(model: &Cursor<'_>, problems: &mut Problems) {
 fn warn_of_none(model: &Cursor<'_>, warnings: &mut Problems) {
     if model.list("endpoints").is_empty()
         && model.key("discovery").is_none()
+        && model.key("base").is_none()
         && model
             .key("endpoints")
             .is_none_or(|key| key.node.is_empty_list())

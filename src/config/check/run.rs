@@ -8,7 +8,7 @@ use crate::telemetry::log;
 use crate::upstream::check_url;
 
 use super::{
-    accounts, billing, cluster, endpoints, fallbacks, jobs, limits, listen, models, plugins,
+    accounts, bases, billing, cluster, endpoints, fallbacks, jobs, limits, listen, models, plugins,
 };
 
 /// Reports what cannot work to `problems` and what probably is not meant to `warnings`.
@@ -28,6 +28,7 @@ pub(in crate::config) fn check(
     accounts::check_models(&root, &models, warnings);
     check_readiness(&root, &models, problems);
     fallbacks::check(&root, &models, problems, warnings);
+    bases::check(&root, &models, problems, warnings);
     let plugins = plugins::check(&root, problems, warnings);
     plugins::check_models(&root, &plugins, problems, warnings);
     billing::check(&root, problems, warnings);

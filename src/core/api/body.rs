@@ -53,11 +53,32 @@ pub fn reparse(call: Call, body: Bytes) -> Result<Call, Refusal> {
 /// # Errors
 /// As [`parse`]: a parameter does not fit the request.
 pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refusal> {
-    // A body that is no JSON has no members.
-    if parameters.is_empty() || call.content_type.is_some() {
+    if parameters.is_empty() {
         return Ok(call);
     }
+    if call.content_type.is_some() {
+        // A task that passes bytes on may pass a JSON object on; anything else has no members.
+        let Some(members) = BodyMembers::read_once(&call.body) else {
+            return Ok(call);
+        };
+        let body = call.edited(parameter_edits(&call, &members, parameters));
+        return Ok(Call { body, ..call });
+    }
     let members = BodyMembers::read(&call.body)?;
+    let edits = parameter_edits(&call, &members, parameters);
+    if edits.is_empty() {
+        return Ok(call);
+    }
+    let body = call.edited(edits);
+    reparse(call, body)
+}
+
+/// Returns the edits that give a body the parameters of the operator.
+fn parameter_edits(
+    call: &Call,
+    members: &BodyMembers<'_>,
+    parameters: &Parameters,
+) -> Vec<RangeEdit> {
     let text = |value: &Value| serde_json::to_vec(value).unwrap_or_default();
     let sent_of = |member: &BodyMember<'_>| &call.body[member.value.clone()];
     let is_set = |name: &str| {
@@ -94,11 +115,7 @@ pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refu
             text: added,
         });
     }
-    if edits.is_empty() {
-        return Ok(call);
-    }
-    let body = call.edited(edits);
-    reparse(call, body)
+    edits
 }
 
 /// Reads the body of a call. `path_model` is the model of a Workers AI path.

@@ -120,6 +120,15 @@ pub enum DeployableKind {
 }
 
 impl DeployableKind {
+    /// Every kind.
+    pub const ALL: [DeployableKind; 5] = [
+        DeployableKind::Model,
+        DeployableKind::Deployment,
+        DeployableKind::HotSwap,
+        DeployableKind::Procedure,
+        DeployableKind::Trainer,
+    ];
+
     /// Returns the prefix of the key.
     pub const fn prefix(self) -> &'static str {
         match self {
@@ -147,6 +156,12 @@ impl DeployableKey {
             let _ = write!(key, "{byte:02x}");
         }
         DeployableKey(key.into())
+    }
+
+    /// Returns the kind that the prefix names.
+    pub fn kind(&self) -> Option<DeployableKind> {
+        let mut kinds = DeployableKind::ALL.into_iter();
+        kinds.find(|kind| self.0.starts_with(kind.prefix()))
     }
 
     /// Returns the key as text.
@@ -196,5 +211,10 @@ mod tests {
     fn a_deployable_is_its_kind_and_half_a_digest() {
         let key = DeployableKey::new(DeployableKind::Model, &[0xab; 32]);
         assert_eq!(key.as_str(), format!("vp-{}", "ab".repeat(16)));
+        for kind in DeployableKind::ALL {
+            let key = DeployableKey::new(kind, &[0; 32]);
+            assert_eq!(key.kind(), Some(kind), "{kind:?}");
+        }
+        assert_eq!(DeployableKey::from("x").kind(), None);
     }
 }

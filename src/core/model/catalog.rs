@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::{AccountSpec, ModelSpec};
+use super::{AccountSpec, ModelSpec, shared_endpoints};
 use crate::ModelId;
 
 /// Access of an account to a model.
@@ -28,9 +28,10 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Indexes the models. Duplicate names are the configuration's to refuse; here the first one
-    /// wins.
+    /// Indexes the models, those with a base on its endpoints. Duplicate names are the configuration's to refuse; here
+    /// the first one wins.
     pub fn new(models: Vec<Arc<ModelSpec>>) -> Catalog {
+        let models = shared_endpoints::resolve(models);
         let mut by_name = HashMap::with_capacity(models.len());
         for (index, model) in models.iter().enumerate() {
             for name in std::iter::once(&model.id).chain(&model.aliases) {

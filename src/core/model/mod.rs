@@ -4,16 +4,19 @@
 
 mod account;
 mod backend;
+mod base;
 mod catalog;
 mod credentials;
 mod discovery;
 mod jobs;
 mod parameters;
+mod shared_endpoints;
 mod spec;
 mod tariff;
 
 pub use account::{AccountSpec, KeyHash};
 pub use backend::{BackendName, Payload};
+pub use base::BaseSpec;
 pub use catalog::{Access, Catalog};
 pub use credentials::{AuthForm, HealthCheckSpec};
 pub use discovery::{

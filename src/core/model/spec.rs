@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::backend::BackendName;
+use super::base::BaseSpec;
 use super::credentials::{AuthForm, HealthCheckSpec};
 use super::discovery::DiscoverySpec;
 use super::jobs::JobSpec;
@@ -405,6 +406,13 @@ pub struct ModelSpec {
     /// Durable jobs of the model, where the configuration has `jobs`.
     #[serde(default)]
     pub jobs: JobSpec,
+    /// Id of the model that runs its trainings, one at a time per endpoint; without it there are none. A
+    /// training is a job of the trainer: its price and its events are that model's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trainer: Option<ModelId>,
+    /// Base on whose endpoints the model runs, in place of its own: the servers exchange their weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<BaseSpec>,
 }
 
 /// Name of the model in responses.
@@ -444,6 +452,8 @@ impl ModelSpec {
             fallbacks: Vec::new(),
             pin_primary: false,
             jobs: JobSpec::default(),
+            trainer: None,
+            base: None,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::api::replicate::{
-    CreateRequest, ReplicateRoute, VersionName, read_create, wait_preference,
+    CreateRequest, ReplicateRoute, VersionName, model_path, read_create, wait_preference,
 };
 use infergate_core::job::cancel_after::parse_cancel_after;
 use infergate_core::job::{JobClass, JobId, JobKind};
@@ -179,6 +179,13 @@ fn prepare(
 ) -> Result<(Arc<CatalogModel>, PreparedSubmit), Refusal> {
     let account = &request.account.spec;
     let (model, version) = find_model(server, jobs, account, &read, &route)?;
+    let kind = match route {
+        ReplicateRoute::CreateTraining(..) => JobKind::Training,
+        _ => JobKind::Prediction,
+    };
+    if kind == JobKind::Training {
+        check_training(account, &model, &read)?;
+    }
     let spec = &model.runtime.spec;
     if let Some(limit) = account.neurons_per_day
         && spec.jobs.when_quota_used == WhenQuotaUsed::Fail
@@ -204,12 +211,13 @@ fn prepare(
         webhook: read.webhook.map(Arc::from),
         webhook_events: events.map(|events| events.into_iter().map(Arc::from).collect()),
         deployment: None,
-        stream_token: has_text_output(spec.task).then(stream_token),
+        stream_token: (kind == JobKind::Prediction && has_text_output(spec.task))
+            .then(stream_token),
         destination: read.destination.map(Arc::from),
         retry_of: None,
     };
     let submit = PreparedSubmit {
-        kind: JobKind::Prediction,
+        kind,
         class,
         cancel_after: head.cancel_after,
         timeout: request.requested_timeout,
@@ -235,13 +243,41 @@ fn find_model(
             find(VersionName::Model(&path.full())).ok_or(Refusal::NoSuchModel)
         }
         ReplicateRoute::CreateOfDeployment(_) => Err(Refusal::NoSuchModel),
-        ReplicateRoute::CreateTraining(..) => Err(unprocessable("", "the model has no trainer")),
+        ReplicateRoute::CreateTraining(path, version) => {
+            find(VersionName::OfModel(&path.full(), version)).ok_or(Refusal::NoSuchModel)
+        }
         _ => {
             let version = read.version.as_deref();
             let version = version.ok_or_else(|| unprocessable("/version", "is required"))?;
             let unknown = || unprocessable("", "Invalid version or not permitted");
             find(VersionName::read(version)).ok_or_else(unknown)
         }
+    }
+}
+
+/// Checks what a training needs beside its model: a trainer that the account may use, and a destination.
+fn check_training(
+    account: &AccountSpec,
+    model: &CatalogModel,
+    read: &CreateRequest,
+) -> Result<(), Refusal> {
+    let trainer = model.trainer.as_ref();
+    let trainer = trainer
+        .ok_or_else(|| unprocessable("", "this model cannot be trained: it has no trainer"))?;
+    if Catalog::access(account, &trainer.spec) != Access::Allowed {
+        return Err(unprocessable(
+            "",
+            "this model cannot be trained by this account: it may not use the model's trainer",
+        ));
+    }
+    match read.destination.as_deref() {
+        None => Err(unprocessable("/destination", "is required: `owner/name`")),
+        Some(destination) if model_path(destination) => Ok(()),
+        Some(_) => Err(Refusal::Rejected {
+            status: 404,
+            pointer: "/destination".to_owned(),
+            message: "must have the form `owner/name`".to_owned(),
+        }),
     }
 }
 

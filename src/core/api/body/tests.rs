@@ -58,6 +58,24 @@ fn parameters_are_filled_in_set_and_capped_where_they_stand() {
 }
 
 #[test]
+fn a_json_object_that_is_passed_on_as_bytes_takes_parameters_and_other_bytes_stay() {
+    let parameters: Parameters =
+        serde_json::from_str(r#"{"force":{"replicate_weights":"w"}}"#).unwrap();
+    let sent = |body: &'static str| {
+        let call = Call::opaque("m".into(), "application/json".into(), body.into());
+        with_parameters(call, &parameters).unwrap().body
+    };
+    assert_eq!(sent("{}"), r#"{"replicate_weights":"w"}"#);
+    assert_eq!(
+        sent(r#"{"a":1,"replicate_weights":"mine"}"#),
+        r#"{"a":1,"replicate_weights":"w"}"#
+    );
+    for other in ["[1]", "{", "RIFF", ""] {
+        assert_eq!(sent(other), other);
+    }
+}
+
+#[test]
 fn what_only_the_gateway_reads_is_still_known_after_parameters_were_set() {
     let parameters: Parameters = serde_json::from_str(r#"{"force":{"seed":1}}"#).unwrap();
     let call = chat(r#"{"x_priority":2,"model":"m","stream":true}"#).unwrap();
