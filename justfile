@@ -56,9 +56,10 @@ accept:
 count *ARGS:
     ./scripts/count {{ARGS}}
 
-# Durable jobs: 10,000 of 2 s under 200 kills of the gateway (about 30 minutes)
+# Durable jobs: 10,000 of 2 s under 200 kills of the gateway, and a file of 512 MiB in S3 (about 30 minutes)
 accept-jobs:
     cargo build --quiet
+    tests/jobs/s3.py --mib 512
     tests/jobs/accept.py --jobs 10000 --kills 200 --run-ms 2000 --refusals-max 12 --limit 7200
 
 # Three nodes in network namespaces, under load and with faults (root, about 5 minutes)

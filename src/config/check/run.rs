@@ -8,7 +8,7 @@ use crate::telemetry::log;
 use crate::upstream::check_url;
 
 use super::{
-    accounts, billing, cluster, endpoints, fallbacks, jobs, limits, listen, models, plugins,
+    accounts, billing, cluster, endpoints, fallbacks, files, jobs, limits, listen, models, plugins,
 };
 
 /// Reports what cannot work to `problems` and what probably is not meant to `warnings`.
@@ -32,6 +32,7 @@ pub(in crate::config) fn check(
     plugins::check_models(&root, &plugins, problems, warnings);
     billing::check(&root, problems, warnings);
     jobs::check(&root, problems);
+    files::check(&root, problems, warnings);
 }
 
 fn check_log(root: &Cursor<'_>, problems: &mut Problems) {
