@@ -57,7 +57,7 @@ jobs: {}
     fn a_store_is_one_and_has_a_whole_key() {
         let none: [&str; 0] = [];
         assert_eq!(faults("files: { s3: { bucket: b } }"), none);
-        assert_eq!(faults("files: { s3: {} }"), ["files.s3"]);
+        assert_eq!(faults("files: { s3: {} }"), ["files.s3.bucket"]);
         let both = "files: { local: { dir: x }, s3: { bucket: b } }";
         assert_eq!(faults(both), ["files.s3"]);
         let half = "files: { s3: { bucket: b, access_key: a } }";
