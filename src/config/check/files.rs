@@ -98,7 +98,7 @@ jobs: {}
             );
             let found = parse(&text, &|_: &str| None);
             assert_eq!(
-                found.err().map_or(0, |found| found.iter().count()),
+                found.err().map_or(0, |found| found.len()),
                 expected,
                 "{url}"
             );
