@@ -56,10 +56,11 @@ accept:
 count *ARGS:
     ./scripts/count {{ARGS}}
 
-# Durable jobs: faults of disks, clocks and processes, 10,000 of 2 s under 200 kills, then the rules (about 90 minutes)
+# Durable jobs: faults of disks, clocks and processes, files in S3, 10,000 under 200 kills, their rules (about 90 minutes)
 accept-jobs:
     cargo build --quiet
     tests/jobs/faults.py --full
+    tests/jobs/s3.py --mib 512
     tests/jobs/accept.py --jobs 10000 --kills 200 --run-ms 2000 --refusals-max 12 --limit 7200
     tests/jobs/rules.py --full
 

@@ -133,6 +133,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("redis", &["src/queue/stream.rs"]),
     ("nvml", &["src/gpu/nvml.rs"]),
     ("rusqlite", &["src/jobs/embedded"]),
+    ("object_store", &["src/files/s3"]),
     ("wasmtime", &["src/plugin", "src/cli/tooling"]),
     (
         "pingora",

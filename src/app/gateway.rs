@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use infergate_core::billing::QuotaSnapshot;
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -155,8 +156,7 @@ impl Gateway {
             mut signals,
             mut keeper,
         } = self;
-        let (closing, closed) = watch::channel(false);
-        let mut tasks = JoinSet::new();
+        let ((closing, closed), mut tasks) = (watch::channel(false), JoinSet::new());
         for listener in listeners.clients {
             tasks.spawn(listen::accept_clients(
                 listener,
@@ -179,6 +179,7 @@ impl Gateway {
             ));
             tasks.spawn(nodes::measure_rtts(Arc::clone(&shared)));
         }
+        spawn_callbacks(&mut tasks, listeners.callbacks, &edge, &shared);
         let is_clustered = membership.is_some();
         if let Some(membership) = membership {
             let (sender, seeds) = watch::channel(Seeds::default());
@@ -208,6 +209,19 @@ impl Gateway {
         operators.stop();
         close_outputs(&shared).await;
         code
+    }
+}
+
+/// Serves containers of models, where they have a listener.
+fn spawn_callbacks(
+    tasks: &mut JoinSet<()>,
+    listener: Option<TcpListener>,
+    edge: &Arc<DownstreamServer>,
+    shared: &Arc<Shared>,
+) {
+    if let Some(listener) = listener {
+        let (edge, shared) = (Arc::clone(edge), Arc::clone(shared));
+        tasks.spawn(listen::accept_callbacks(listener, edge, shared));
     }
 }
 

@@ -25,7 +25,7 @@ pub fn open(config: &Config, shared: &Arc<Shared>) -> Result<Option<Arc<Jobs>>, 
         node: Arc::clone(&config.node.id),
         site: Arc::clone(&config.node.site),
     };
-    let files = Files::open(choices.files.clone(), &config.state_dir, shared.clock)
+    let files = Files::open(choices.files.clone(), &config.state_dir, shared)
         .map_err(|error| format!("files cannot be kept: {error}"))?;
     let jobs = Jobs::open(shared, choices, &config.state_dir, (place, files));
     jobs.map(Some)
@@ -39,6 +39,11 @@ pub fn choices(config: &Config) -> Option<JobChoices> {
         replicate: config.replicate.clone(),
         public_url: config.public_url.clone(),
         listeners: listeners(config),
+        callbacks_url: config
+            .listen
+            .callbacks
+            .as_ref()
+            .map(|callbacks| callbacks.url.trim_end_matches('/').into()),
         files: config.files.clone(),
     })
 }
@@ -49,7 +54,12 @@ fn listeners(config: &Config) -> Vec<SocketAddr> {
     let clients = listen.clients.iter().map(|clients| clients.address);
     let peers = listen.peers.as_ref().map(|peers| peers.address);
     let admin = listen.admin.address;
-    clients.chain(peers).chain([admin]).collect()
+    let callbacks = listen.callbacks.as_ref().map(|callbacks| callbacks.address);
+    clients
+        .chain(peers)
+        .chain([admin])
+        .chain(callbacks)
+        .collect()
 }
 
 /// Tasks of the durable path that a drain waits for.

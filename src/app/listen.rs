@@ -21,7 +21,9 @@ use tokio::task::JoinSet;
 use crate::admin::Admin;
 use crate::app::handshakes::Handshakes;
 use crate::config::Listen;
-use crate::downstream::{ClientConnections, DownstreamServer, serve_connection, serve_peer};
+use crate::downstream::{
+    ClientConnections, DownstreamServer, serve_callbacks, serve_connection, serve_peer,
+};
 use crate::state::Shared;
 use crate::telemetry::{Clock, watched};
 
@@ -39,6 +41,8 @@ const TOO_MANY_CONNECTIONS: &str = concat!(
 
 /// Connections of other nodes: each carries one forwarded request at a time.
 const PEER_CONNECTIONS_MAX: usize = 16 * 1024;
+/// Connections of containers, each for a download at a time.
+const CALLBACK_CONNECTIONS_MAX: usize = 4096;
 /// Between two log lines about failed handshakes.
 const FAILURES_LOG_INTERVAL_MS: u64 = 10_000;
 
@@ -50,6 +54,8 @@ pub struct Listeners {
     pub admin: TcpListener,
     /// For other nodes; none without `listen.peers`.
     pub peers: Option<TcpListener>,
+    /// For containers of models; none without `listen.callbacks`.
+    pub callbacks: Option<TcpListener>,
 }
 
 impl Listeners {
@@ -64,10 +70,13 @@ impl Listeners {
             .map(|l| bind(l.address))
             .collect::<Result<_, _>>()?;
         let peers = listen.peers.as_ref().map(|peers| bind(peers.address));
+        let callbacks = listen.callbacks.as_ref();
+        let callbacks = callbacks.map(|callbacks| bind(callbacks.address));
         Ok(Listeners {
             clients,
             admin: bind(listen.admin.address)?,
             peers: peers.transpose()?,
+            callbacks: callbacks.transpose()?,
         })
     }
 }
@@ -142,6 +151,33 @@ pub async fn accept_clients(
     // Closed first, so that no client connects and waits in vain.
     drop(listener);
     while open.join_next().await.is_some() {}
+}
+
+/// Serves containers of models until its future is dropped: also while draining, when jobs still run.
+pub async fn accept_callbacks(
+    listener: TcpListener,
+    edge: Arc<DownstreamServer>,
+    shared: Arc<Shared>,
+) {
+    let mut open = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = accept(&listener) => accepted,
+            Some(_) = open.join_next() => continue,
+        };
+        let Some((tcp, _)) = accepted else {
+            continue;
+        };
+        if open.len() >= CALLBACK_CONNECTIONS_MAX {
+            shared.metrics.record_refused_connection("callback-limit");
+            continue;
+        }
+        let metrics = Arc::clone(&shared.metrics);
+        let serving = serve_callbacks(Arc::clone(&edge), tcp);
+        open.spawn(watched(serving, move |held_ms| {
+            metrics.record_blocked_worker(held_ms)
+        }));
+    }
 }
 
 /// Serves other nodes until `closed`, then what is still open.

@@ -18,6 +18,7 @@ pub(super) const NEEDS_RESTART: &[&str] = &[
     "state_dir",
     "jobs",
     "files.local",
+    "files.s3",
 ];
 
 /// Keys that are read once where other nodes know this one: by its certificate and by what it
@@ -109,6 +110,16 @@ pub(super) fn comparable(config: &Config) -> Value {
         let token = cluster.consul.as_ref().and_then(|c| c.token.as_ref());
         if let Some(token) = token {
             tree["cluster"]["consul"]["token"] = token.reveal().into();
+        }
+    }
+    if let Some(s3) = &config.files.s3 {
+        for (key, secret) in [
+            ("access_key", &s3.access_key),
+            ("secret_key", &s3.secret_key),
+        ] {
+            if let Some(secret) = secret {
+                tree["files"]["s3"][key] = secret.reveal().into();
+            }
         }
     }
     if let Some(jobs) = &config.jobs {

@@ -231,6 +231,8 @@ impl<'a> Cursor<'a> {
             || self.path.ends_with(".token")
             || self.path.contains(".webhooks.secret")
             || self.path.contains(".previous_secrets")
+            || self.path.ends_with(".access_key")
+            || self.path.ends_with(".secret_key")
             || self.path.contains("].headers")
     }
 }

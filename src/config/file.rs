@@ -122,6 +122,22 @@ pub struct Listen {
     /// let in without it, and none is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peers: Option<PeersListener>,
+    /// The listener for containers of models: downloads of input files by signed URLs, over plain HTTP. Input files
+    /// above 1 MiB need it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callbacks: Option<CallbacksListener>,
+}
+
+/// The listener for containers of models: plain HTTP, signed URLs alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CallbacksListener {
+    /// IP address and port; keep it on a private address.
+    #[schemars(extend("format" = "socket-address"))]
+    pub address: SocketAddr,
+    /// Scheme, host and port under which containers reach it, such as `http://10.0.0.1:8085`. A change takes a restart.
+    #[schemars(length(min = 1))]
+    pub url: Arc<str>,
 }
 
 /// A listener for clients.

@@ -19,6 +19,8 @@ const SECRET: &[&str] = &[
     "api_keys_sha256",
     "token",
     "secret",
+    "access_key",
+    "secret_key",
     "previous_secrets",
     "password",
 ];

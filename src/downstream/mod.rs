@@ -4,6 +4,7 @@
 //! Not the request pipeline: an inference request is handed to `pipeline` as soon as its body is whole.
 
 mod body_pieces;
+mod callbacks;
 mod catalog;
 mod connection;
 mod connections;
@@ -18,6 +19,7 @@ mod serve;
 mod server;
 mod session;
 
+pub use callbacks::serve_callbacks;
 pub use connections::ClientConnections;
 pub use serve::{serve_connection, serve_peer};
 pub use server::DownstreamServer;

@@ -49,7 +49,7 @@ pub async fn serve_peer(
     serve(&edge, session, drained).await;
 }
 
-fn stall_max(edge: &DownstreamServer) -> Duration {
+pub(super) fn stall_max(edge: &DownstreamServer) -> Duration {
     Duration::from_secs(edge.shared.snapshot.load().timeouts.stream_idle_secs)
 }
 
@@ -104,7 +104,7 @@ fn serve(
 
 /// Waits for the next request within the keep-alive time. The timer of the connection runs on from wait to
 /// wait, so that a busy one seldom sets it: when it fires early it is set anew.
-async fn first_byte(
+pub(super) async fn first_byte(
     edge: &DownstreamServer,
     session: &mut Session,
     mut timer: Pin<&mut Sleep>,
@@ -127,6 +127,6 @@ async fn first_byte(
     }
 }
 
-fn keepalive(edge: &DownstreamServer) -> Duration {
+pub(super) fn keepalive(edge: &DownstreamServer) -> Duration {
     Duration::from_secs(edge.shared.snapshot.load().timeouts.keepalive_secs)
 }

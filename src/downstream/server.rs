@@ -147,7 +147,7 @@ impl DownstreamServer {
     ///
     /// # Errors
     /// There is none; with a refusal where somebody may read it.
-    async fn read_head(
+    pub(super) async fn read_head(
         &self,
         session: &mut Session,
     ) -> Result<Arc<ConfigSnapshot>, Option<Refusal>> {
@@ -177,7 +177,12 @@ impl DownstreamServer {
     }
 
     /// Answers what is no acceptable request.
-    async fn refuse_unread(&self, session: &mut Session, refusal: &Refusal, page: &PageOrigin) {
+    pub(super) async fn refuse_unread(
+        &self,
+        session: &mut Session,
+        refusal: &Refusal,
+        page: &PageOrigin,
+    ) {
         // Where no head was read there is no path, and the answer has the usual form.
         let dialect = request_head::dialect_of(session.request_head());
         let metrics = &self.shared.metrics;

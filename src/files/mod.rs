@@ -10,6 +10,7 @@ mod index;
 mod key;
 mod local;
 mod records;
+mod s3;
 mod service;
 mod store;
 mod upload;

@@ -1,6 +1,7 @@
 //! Records of files, each a JSON document beside its blob.
 //!
-//! A file exists where its record does: the record is written last and removed first.
+//! A file exists where its record does: the record is written last and removed first. A store away from this disk leaves
+//! a mark before it writes, so that what a killed process has left there is found.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,6 +18,8 @@ use super::local::{BLOB_SUFFIX, PART_SUFFIX};
 
 /// End of the name of a record.
 const RECORD_SUFFIX: &str = ".json";
+/// End of the name of a mark.
+const MARK_SUFFIX: &str = ".put";
 /// Version of the documents.
 const DOCUMENT_VERSION: u8 = 1;
 
@@ -73,20 +76,39 @@ pub struct RecordFolder {
     folder: PathBuf,
 }
 
+/// Mark of a blob that was written or deleted when its process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlobMark {
+    /// Id.
+    pub id: FileId,
+    /// Text of the store.
+    pub text: String,
+}
+
+/// What stands in the folder at the start.
+pub struct FoundRecords {
+    /// The folder.
+    pub folder: RecordFolder,
+    /// Records of files.
+    pub records: Vec<FileRecord>,
+    /// Marks of blobs without a record.
+    pub marks: Vec<BlobMark>,
+}
+
 impl RecordFolder {
     /// Opens the folder, which is made where there is none, and reads its records. Parts of what was under way when the
     /// process ended are removed.
     ///
     /// # Errors
     /// The system's.
-    pub fn open(folder: PathBuf) -> io::Result<(RecordFolder, Vec<FileRecord>)> {
+    pub fn open(folder: PathBuf) -> io::Result<FoundRecords> {
         create_folder(&folder)?;
-        let mut records = Vec::new();
-        let mut blobs = Vec::new();
+        let (mut records, mut blobs, mut marks) = (Vec::new(), Vec::new(), Vec::new());
         for entry in fs::read_dir(&folder)? {
             let entry = entry?;
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
+            let id = |suffix| name.strip_suffix(suffix).map(str::parse::<FileId>);
             if let Some(id) = name.strip_suffix(RECORD_SUFFIX) {
                 match read(&entry.path(), id) {
                     Some(record) => records.push(record),
@@ -94,7 +116,10 @@ impl RecordFolder {
                 }
             } else if name.ends_with(PART_SUFFIX) {
                 remove(&entry.path())?;
-            } else if let Some(Ok(id)) = name.strip_suffix(BLOB_SUFFIX).map(str::parse::<FileId>) {
+            } else if let Some(Ok(id)) = id(MARK_SUFFIX) {
+                let text = fs::read_to_string(entry.path()).unwrap_or_default();
+                marks.push(BlobMark { id, text });
+            } else if let Some(Ok(id)) = id(BLOB_SUFFIX) {
                 blobs.push(id);
             }
         }
@@ -102,19 +127,55 @@ impl RecordFolder {
         for id in blobs.into_iter().filter(|id| !known.contains(id)) {
             remove(&folder.join(format!("{id}{BLOB_SUFFIX}")))?;
         }
-        Ok((RecordFolder { folder }, records))
+        let folder = RecordFolder { folder };
+        for mark in marks.iter().filter(|mark| known.contains(&mark.id)) {
+            remove(&folder.mark_path(mark.id))?;
+        }
+        marks.retain(|mark| !known.contains(&mark.id));
+        Ok(FoundRecords {
+            folder,
+            records,
+            marks,
+        })
+    }
+
+    fn mark_path(&self, id: FileId) -> PathBuf {
+        self.folder.join(format!("{id}{MARK_SUFFIX}"))
+    }
+
+    /// Writes a mark, or another text for it. It outlasts the process.
+    ///
+    /// # Errors
+    /// The system's.
+    pub async fn mark(&self, id: FileId, text: String) -> io::Result<()> {
+        let path = self.mark_path(id);
+        on_disk(move || {
+            remove(&path)?;
+            create_new(&path)?.write_all(text.as_bytes())
+        })
+        .await
+    }
+
+    /// Removes a mark.
+    ///
+    /// # Errors
+    /// The system's.
+    pub async fn unmark(&self, id: FileId) -> io::Result<()> {
+        let path = self.mark_path(id);
+        on_disk(move || remove(&path)).await
     }
 
     fn path(&self, id: FileId) -> PathBuf {
         self.folder.join(format!("{id}{RECORD_SUFFIX}"))
     }
 
-    /// Writes a record, which outlasts a power loss then.
+    /// Writes a record, which outlasts a power loss then. Its mark goes.
     ///
     /// # Errors
     /// The system's.
     pub async fn write(&self, record: Arc<FileRecord>) -> io::Result<()> {
         let (folder, path) = (self.folder.clone(), self.path(record.id));
+        let mark = self.mark_path(record.id);
         let part = self
             .folder
             .join(format!("{}{RECORD_SUFFIX}{PART_SUFFIX}", record.id));
@@ -123,7 +184,8 @@ impl RecordFolder {
             file.write_all(&serde_json::to_vec(&*record)?)?;
             file.sync_data()?;
             fs::rename(part, path)?;
-            sync_folder(&folder)
+            sync_folder(&folder)?;
+            remove(&mark)
         })
         .await
     }

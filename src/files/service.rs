@@ -19,10 +19,12 @@ use super::file_id::FileId;
 use super::index::FileIndex;
 use super::key::{DownloadKey, owner_of};
 use super::local::LocalBlobs;
-use super::records::{FileRecord, RecordFolder};
+use super::records::{FileRecord, FoundRecords, RecordFolder};
+use super::s3::S3Blobs;
 use super::store::{BlobReader, BlobStore, BlobWriter};
 use super::upload::FileError;
 use super::urls::file_url;
+use crate::state::Shared;
 use crate::telemetry::Clock;
 
 /// Pause between two sweeps.
@@ -48,16 +50,57 @@ impl Files {
     ///
     /// # Errors
     /// The folder or the key cannot be read or made.
-    pub fn open(config: FilesConfig, state_dir: &Path, clock: Clock) -> io::Result<Arc<Files>> {
+    pub fn open(
+        config: FilesConfig,
+        state_dir: &Path,
+        shared: &Arc<Shared>,
+    ) -> io::Result<Arc<Files>> {
         let folder = config.folder(state_dir);
-        let (records, found) = RecordFolder::open(folder.clone())?;
+        let found = RecordFolder::open(folder.clone())?;
+        match config.s3.clone() {
+            None => Files::on_disk(config, state_dir, found, shared.clock),
+            Some(s3) => {
+                let kept = (found.folder.clone(), found.marks.clone());
+                let blobs = Box::new(S3Blobs::open(&s3, kept, Arc::clone(shared))?);
+                Files::with_store(config, state_dir, (found, blobs), shared.clock)
+            }
+        }
+    }
+
+    /// Opens the local store.
+    #[cfg(test)]
+    pub fn open_local(
+        config: FilesConfig,
+        state_dir: &Path,
+        clock: Clock,
+    ) -> io::Result<Arc<Files>> {
+        let found = RecordFolder::open(config.folder(state_dir))?;
+        Files::on_disk(config, state_dir, found, clock)
+    }
+
+    fn on_disk(
+        config: FilesConfig,
+        state_dir: &Path,
+        found: FoundRecords,
+        clock: Clock,
+    ) -> io::Result<Arc<Files>> {
+        let blobs = Box::new(LocalBlobs::new(config.folder(state_dir)));
+        Files::with_store(config, state_dir, (found, blobs), clock)
+    }
+
+    fn with_store(
+        config: FilesConfig,
+        state_dir: &Path,
+        (found, blobs): (FoundRecords, Box<dyn BlobStore>),
+        clock: Clock,
+    ) -> io::Result<Arc<Files>> {
         let mut index = FileIndex::default();
-        for record in found {
+        for record in found.records {
             index.add(Arc::new(record));
         }
         Ok(Arc::new(Files {
-            blobs: Box::new(LocalBlobs::new(folder)),
-            records,
+            blobs,
+            records: found.folder,
             index: Mutex::new(index),
             config: ArcSwap::from_pointee(config),
             key: DownloadKey::open(state_dir)?,
@@ -137,8 +180,13 @@ impl Files {
 
     /// Returns the URL by which anyone may download a file until its end.
     pub fn download_url(&self, base_url: &str, record: &FileRecord) -> String {
+        self.download_url_until(base_url, record, record.expires_ms)
+    }
+
+    /// Returns the URL by which anyone may download a file until a moment, milliseconds since 1970, or its end.
+    pub fn download_url_until(&self, base_url: &str, record: &FileRecord, until_ms: u64) -> String {
         let owner = owner_of(&record.account);
-        let expiry = record.expires_ms.div_ceil(1000);
+        let expiry = until_ms.min(record.expires_ms).div_ceil(1000);
         let signature = self.key.sign(record.id, &owner, expiry);
         let url = file_url(base_url, record.id);
         format!("{url}/download?owner={owner}&expiry={expiry}&signature={signature}")
@@ -190,8 +238,13 @@ impl Files {
         self.blobs.delete(id).await
     }
 
-    /// Removes files at their end, at most each minute and only where one can have ended, until its future is dropped.
+    /// Removes files at their end, and what the store has left, until its future is dropped.
     pub async fn sweep(self: Arc<Self>) {
+        tokio::join!(self.sweep_files(), self.blobs.clean());
+    }
+
+    /// Removes files at their end, at most each minute and only where one can have ended.
+    async fn sweep_files(&self) {
         loop {
             let added = self.added.notified();
             let next = self.index.lock().next_end();
@@ -248,7 +301,8 @@ mod tests {
     #[tokio::test]
     async fn a_file_outlasts_its_process_and_goes_at_its_end() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || Files::open(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
+        let open =
+            || Files::open_local(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
         let files = open();
         let file = kept(&files, 3600).await;
         assert_eq!((&*file.name, file.size), ("../../x", 3));

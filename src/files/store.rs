@@ -16,11 +16,16 @@ pub trait BlobStore: Send + Sync {
     /// Begins a blob, which is there once its writer has finished. A writer that is dropped leaves nothing.
     async fn put(&self, id: FileId) -> io::Result<Box<dyn BlobWriter>>;
 
-    /// Opens a range of a blob, which goes on to be read after a delete.
+    /// Opens a range of a blob. Only a store on a disk goes on to read it after a delete.
     async fn get(&self, id: FileId, range: Range<u64>) -> io::Result<Box<dyn BlobReader>>;
 
     /// Deletes a blob; one that is not there is deleted already.
     async fn delete(&self, id: FileId) -> io::Result<()>;
+
+    /// Removes what dropped writers and failed deletes have left, until its future is dropped.
+    async fn clean(&self) {
+        std::future::pending().await
+    }
 }
 
 /// Writer of one blob.

@@ -27,6 +27,8 @@ pub struct JobChoices {
     pub files: FilesConfig,
     /// Addresses of `listen`, to which no webhook goes.
     pub listeners: Vec<SocketAddr>,
+    /// `listen.callbacks.url`, without a slash at its end.
+    pub callbacks_url: Option<Arc<str>>,
 }
 
 /// Store of the jobs.

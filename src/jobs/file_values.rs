@@ -31,6 +31,8 @@ pub struct JobFiles<'a> {
     pub files: &'a Arc<Files>,
     /// Owner.
     pub account: &'a AccountId,
+    /// URL under which model servers reach the callback listener.
+    pub callbacks: Option<&'a str>,
 }
 
 /// Data URI with its parts.
@@ -122,7 +124,7 @@ impl JobFiles<'_> {
         pointer: String,
     ) -> Result<(), Refusal> {
         let message = match self.files.find(self.account, id) {
-            Some(record) if is_too_large(&record) => {
+            Some(record) if is_too_large(&record) && self.callbacks.is_none() => {
                 "is a file of more than 1 MiB, which models can read only from a listener of their own: the operator \
                  can set `listen.callbacks`"
             }
@@ -138,14 +140,15 @@ impl JobFiles<'_> {
         })
     }
 
-    /// Puts files that an input names back as data URIs.
+    /// Puts files that an input names back as data URIs, and large ones as URLs of the callback listener, which end at
+    /// `until_ms`, milliseconds since 1970.
     ///
     /// # Errors
     /// A file is gone or too large, or the store cannot be read.
     pub async fn restore_values(
         self,
         input: &RawValue,
-        base_url: &str,
+        (base_url, until_ms): (&str, u64),
     ) -> Result<Option<Box<RawValue>>, Refusal> {
         if !may_have_files(input.get()) {
             return Ok(None);
@@ -160,6 +163,11 @@ impl JobFiles<'_> {
             let Some(record) = self.files.find(self.account, id) else {
                 continue;
             };
+            if let Some(callbacks) = self.callbacks.filter(|_| is_too_large(&record)) {
+                *text = self.files.download_url_until(callbacks, &record, until_ms);
+                is_changed = true;
+                continue;
+            }
             let read = self.files.read_whole(&record).await;
             let bytes = read.map_err(|error| {
                 tracing::warn!(%id, %error, "an input file cannot be read");
@@ -276,11 +284,12 @@ mod tests {
     #[tokio::test]
     async fn a_large_data_uri_is_stored_and_put_back_and_a_small_one_stays() {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::open(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
+        let files = Files::open_local(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
         let account = AccountId::from("a");
         let own = JobFiles {
             files: &files,
             account: &account,
+            callbacks: None,
         };
         let large = data_uri("image/png", &vec![7; DATA_URI_BYTES_MAX]);
         let text = format!(r#"{{"n":1.5,"small":"data:a;base64,YQ==","large":["{large}"]}}"#);
@@ -291,7 +300,7 @@ mod tests {
         assert!(stored.get().len() < 200 && stored.get().contains("data:a;base64,YQ=="));
         assert_eq!(kept.len(), 1);
         let back = own
-            .restore_values(&stored, "http://h")
+            .restore_values(&stored, ("http://h", 0))
             .await
             .unwrap()
             .unwrap();
@@ -300,11 +309,17 @@ mod tests {
         let foreign = JobFiles {
             files: &files,
             account: &other,
+            callbacks: None,
         };
-        assert!(foreign.restore_values(&stored, "http://h").await.is_err());
         assert!(
             foreign
-                .restore_values(&stored, "http://other")
+                .restore_values(&stored, ("http://h", 0))
+                .await
+                .is_err()
+        );
+        assert!(
+            foreign
+                .restore_values(&stored, ("http://other", 0))
                 .await
                 .unwrap()
                 .is_none()
@@ -314,11 +329,12 @@ mod tests {
     #[tokio::test]
     async fn media_of_an_output_become_signed_downloads() {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::open(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
+        let files = Files::open_local(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
         let account = AccountId::from("a");
         let own = JobFiles {
             files: &files,
             account: &account,
+            callbacks: None,
         };
         let image = raw_of(r#""data:image/png;base64,YWJj""#.to_owned());
         let kept = own.keep_output(&image, "https://h").await.unwrap().unwrap();

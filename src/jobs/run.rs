@@ -87,11 +87,15 @@ impl RunContext {
                 return;
             }
         };
+        let choices = self.webhooks.choices();
         let own = JobFiles {
             files: &self.files,
             account: &taken.definition.account,
+            callbacks: choices.callbacks_url.as_deref(),
         };
-        match own.restore_values(&request.input, &request.base_url).await {
+        let end = taken.definition.limits.next_end(taken.progress.started);
+        let place = (&*request.base_url, end.at.0);
+        match own.restore_values(&request.input, place).await {
             Ok(Some(input)) => request.input = input,
             Ok(None) => {}
             Err(refusal) => {

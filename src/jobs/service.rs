@@ -150,7 +150,11 @@ impl Jobs {
     }
 
     /// Applies another configuration.
-    pub fn configure(&self, choices: JobChoices) {
+    pub fn configure(&self, mut choices: JobChoices) {
+        // Listeners are bound once.
+        choices
+            .callbacks_url
+            .clone_from(&self.choices.load().callbacks_url);
         set(&choices.jobs, &self.store_settings, &self.worker_settings);
         self.webhooks.configure(&choices);
         self.files.configure(choices.files.clone());
@@ -343,11 +347,12 @@ impl Jobs {
         request: &mut SubmitRequest<'_>,
         kept: &mut Vec<FileId>,
     ) -> Result<(), Refusal> {
+        let choices = self.choices.load();
         let own = JobFiles {
             files: &self.files,
             account: &request.account.id,
+            callbacks: choices.callbacks_url.as_deref(),
         };
-        let choices = self.choices.load();
         let lifetime = request.model.runtime.spec.jobs.max_run_lifetime_secs;
         let secs = choices.jobs.retention_secs.max(lifetime) + choices.jobs.keep_secs;
         let place = (&*request.request.base_url, secs);

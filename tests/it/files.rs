@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     HandledServer, Node, Reaction, SimulatedServer, TestClient, TestResponse, accounts, endpoint,
-    eventually, json_answer, model,
+    eventually, free_address, json_answer, model,
 };
 
 const KEY_A: &str = "authorization: Bearer key-a\r\n";
@@ -204,7 +204,9 @@ async fn limits_of_a_file_and_of_an_account_are_kept() {
 }
 
 /// A gateway, what its model server has got, and the server.
-async fn recording_node() -> (
+async fn recording_node(
+    listen: &str,
+) -> (
     Node,
     std::sync::Arc<std::sync::Mutex<String>>,
     HandledServer,
@@ -217,13 +219,13 @@ async fn recording_node() -> (
         Reaction::Answer(json_answer(answer))
     })
     .await;
-    let node = Node::start(&config(server.address, "")).await;
+    let node = Node::start(&format!("{listen}{}", config(server.address, ""))).await;
     (node, seen, server)
 }
 
 #[tokio::test]
 async fn files_of_an_input_reach_the_server_as_data_and_a_large_one_is_refused() {
-    let (node, seen, _server) = recording_node().await;
+    let (node, seen, _server) = recording_node("").await;
     let file = upload(&node, b"0123456789").await.json();
     let large_uri = format!("data:text/plain;base64,{}", "YWJj".repeat(100_000));
     let input = json!({ "prompt": url(&file, "get"), "system": large_uri });
@@ -248,4 +250,68 @@ async fn files_of_an_input_reach_the_server_as_data_and_a_large_one_is_refused()
     assert!(refused.text().contains("listen.callbacks"));
     let foreign = json!({ "input": { "prompt": url(&file, "get") } }).to_string();
     assert_eq!(node.post_as(KEY_B, path, &foreign).await.status, 422);
+}
+
+async fn ask_callbacks(address: std::net::SocketAddr, method: &str, target: &str) -> TestResponse {
+    let mut client = TestClient::connect(address).await;
+    let head = format!("{method} {target} HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\n\r\n");
+    client.send(head).await;
+    client.response().await
+}
+
+#[tokio::test]
+async fn a_large_file_of_an_input_reaches_the_server_as_a_url_of_the_callback_listener() {
+    let callbacks = free_address();
+    let listen =
+        format!("  callbacks: {{ address: \"{callbacks}\", url: \"http://{callbacks}/\" }}\n");
+    let (node, seen, _server) = recording_node(&listen).await;
+    let bytes = vec![b'x'; (1 << 20) + 1];
+    let file = upload(&node, &bytes).await.json();
+    let small = upload(&node, b"0123456789").await.json();
+    let input = json!({ "prompt": url(&file, "get"), "system": url(&small, "get") });
+    let path = "/v1/models/acme/m/predictions";
+    let headers = format!("{KEY_A}prefer: wait=30\r\n");
+    let created = node
+        .post_as(&headers, path, &json!({ "input": input }).to_string())
+        .await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    assert_eq!(created.json()["input"]["prompt"], url(&file, "get"));
+    let begin = format!("http://{callbacks}/v1/files/");
+    let target = eventually("the server has the URL", async || {
+        let seen = seen.lock().unwrap();
+        assert!(
+            !seen.contains("eHh4eHh4"),
+            "the bytes are not in the request"
+        );
+        let from = seen.find(&begin)? + begin.len() - "/v1/files/".len();
+        let end = seen[from..].find('"')?;
+        Some(seen[from..from + end].to_owned())
+    })
+    .await;
+    assert!(seen.lock().unwrap().contains("MDEyMzQ1Njc4OQ=="));
+    let whole = ask_callbacks(callbacks, "GET", &target).await;
+    assert_eq!((whole.status, whole.text().len()), (200, bytes.len()));
+    let expiry = target.split("expiry=").nth(1).unwrap();
+    let expiry: u64 = expiry.split('&').next().unwrap().parse().unwrap();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    assert!(
+        expiry < now + 3600,
+        "as long as the run may take, not as long as the file is kept"
+    );
+    let other = target.replace(file["id"].as_str().unwrap(), small["id"].as_str().unwrap());
+    for (method, target) in [
+        ("GET", &*other),
+        ("GET", &*target.replace("expiry=", "expiry=1")),
+        ("GET", target.split('?').next().unwrap()),
+        ("PUT", &*target),
+        ("GET", "/v1/files"),
+        ("GET", "/v1/models"),
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/cog/x"),
+        ("GET", "/healthz"),
+    ] {
+        let refused = ask_callbacks(callbacks, method, target).await;
+        assert_eq!(refused.status, 404, "{method} {target}");
+    }
+    assert!(!node.log().contains("signature="));
 }

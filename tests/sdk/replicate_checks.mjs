@@ -177,6 +177,21 @@ const checks = {
     assert.deepEqual([second.id, second.status], [first.id, "succeeded"]);
     await refusedWith(422, create({ input: { prompt: "another" } }, eager));
   },
+  "files are created, shown, listed and deleted": async () => {
+    const bytes = new Blob(["0123456789"], { type: "text/plain" });
+    const made = await sdk.files.create(bytes, { k: 1 });
+    assert.deepEqual([made.content_type, made.size, made.metadata], ["text/plain", 10, { k: 1 }]);
+    assert.equal((await sdk.files.get(made.id)).id, made.id);
+    assert((await sdk.files.list()).results.some((file) => file.id === made.id));
+    await refusedWith(404, client("other-key").files.get(made.id));
+    assert.equal(await sdk.files.delete(made.id), true);
+    await refusedWith(404, sdk.files.get(made.id));
+  },
+  "a file in an input is uploaded": async () => {
+    const made = await create({ input: { prompt: new Blob(["a warm gate"]) }, wait: true });
+    assert.equal(made.status, "succeeded");
+    assert.match(made.input.prompt, /\/v1\/files\//);
+  },
   "Cancel-After ends a prediction by itself, and is refused when it is no span": async () => {
     const hasty = client("sdk-key", { "Cancel-After": "5s" });
     const begun = Date.now();

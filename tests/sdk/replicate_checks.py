@@ -5,6 +5,7 @@ Environment: as in `openai_checks.py`. `acme/echo` answers at once, `acme/slow` 
 """
 
 import asyncio
+import io
 import os
 import pathlib
 import sys
@@ -307,6 +308,32 @@ def cancel_after():
         error = raises(ReplicateError, create, client(cancel_after=wrong))
         equal(error.status, 422)
         assert "Cancel-After" in error.detail, error.detail
+
+
+@check
+def files():
+    """files are created, shown, listed and deleted; another account's is a 404"""
+    made = sdk.files.create(io.BytesIO(b"0123456789"), filename="a.txt", content_type="text/plain")
+    equal((made.name, made.content_type, made.size), ("a.txt", "text/plain", 10))
+    equal(made.checksums["sha256"], "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882")
+    equal(sdk.files.get(made.id).id, made.id)
+    assert made.id in [file.id for file in sdk.files.list()]
+    equal(raises(ReplicateError, client("other-key").files.get, made.id).status, 404)
+    sdk.files.delete(made.id)
+    equal(raises(ReplicateError, sdk.files.get, made.id).status, 404)
+
+
+@check
+def file_inputs():
+    """a file in an input is uploaded, or becomes a data URI"""
+    uploaded = create(input={"prompt": io.BytesIO(b"a warm gate")}, wait=True)
+    equal(uploaded.status, "succeeded")
+    assert "/v1/files/" in uploaded.input["prompt"], uploaded.input
+    inline = create(
+        input={"prompt": io.BytesIO(b"a warm gate")}, file_encoding_strategy="base64", wait=True
+    )
+    equal(inline.status, "succeeded")
+    assert inline.input["prompt"].startswith("data:"), inline.input
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 //!
 //! Addresses are not bound; an address of another machine shows at start.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::names::name_fault;
 use crate::config::AdminListener;
 use crate::config::document::Cursor;
 use crate::config::problem::Problems;
 use crate::peer::node_name_fault;
+use crate::upstream::check_url;
 
 pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems) {
     if let Some(node) = root.key("node") {
@@ -41,7 +42,12 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems
     if peers.is_some() {
         check_node_name(root, problems);
     }
-    for listener in listen.list("clients").into_iter().chain(peers) {
+    let callbacks = listen.key("callbacks");
+    if let Some(callbacks) = &callbacks {
+        check_callbacks(callbacks, root, problems, warnings);
+    }
+    let others = peers.into_iter().chain(callbacks);
+    for listener in listen.list("clients").into_iter().chain(others) {
         let Some(key) = listener.key("address") else {
             continue;
         };
@@ -60,6 +66,49 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems
             None => {}
         }
         earlier.push((key.path, here));
+    }
+}
+
+/// URLs of files go to containers in plain text, and each is a key to its file.
+fn check_callbacks(
+    callbacks: &Cursor<'_>,
+    root: &Cursor<'_>,
+    problems: &mut Problems,
+    warnings: &mut Problems,
+) {
+    if root.key("jobs").is_none() {
+        warnings.add(callbacks.problem("serves jobs alone: add `jobs: {}`"));
+    }
+    let Some(url) = callbacks.key("url") else {
+        return;
+    };
+    let Some(text) = url.text() else { return };
+    if let Err(fault) = check_url(text) {
+        problems.add(url.problem(fault));
+        return;
+    }
+    let authority = text.strip_prefix("http://").map(|rest| {
+        let end = rest.find('/').unwrap_or(rest.len());
+        rest[..end].parse::<SocketAddr>()
+    });
+    if let Some(Ok(address)) = authority
+        && !is_private(address.ip())
+    {
+        problems.add(url.problem(format!(
+            "{} is outside of private networks, where plain http shows files to others: take a private address, or https",
+            address.ip()
+        )));
+    }
+}
+
+fn is_private(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        // With the addresses that providers share: https://www.rfc-editor.org/rfc/rfc6598
+        IpAddr::V4(ip) => {
+            let is_shared = ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64;
+            ip.is_private() || ip.is_loopback() || ip.is_link_local() || is_shared
+        }
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
     }
 }
 

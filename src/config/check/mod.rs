@@ -11,6 +11,7 @@ mod cluster;
 mod discovery;
 mod endpoints;
 mod fallbacks;
+mod files;
 mod jobs;
 mod limits;
 mod listen;

@@ -2,6 +2,7 @@
 //!
 //! Not their store: a file of another account is as unknown as one that is not there; no route leaves an event.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -92,9 +93,7 @@ pub(super) async fn answer(
             return sent.map_err(|_| RequestError::Aborted);
         }
         ReplicateRoute::DownloadFile(id, query) => {
-            let id = id.parse().map_err(|_| unknown())?;
-            let record = files.find_signed(id, &query).ok_or_else(unknown)?;
-            return download(files, session, ctx, &record).await;
+            return download_signed(files, session, ctx, (&id, &query)).await;
         }
         _ => return Err(Refusal::NoSuchRoute.into()),
     };
@@ -279,6 +278,18 @@ async fn upload(
     Ok(form.finish(config.expires_secs).await?)
 }
 
+/// Sends what a signed URL names, or a range of it.
+pub(in crate::downstream) async fn download_signed(
+    files: &Files,
+    session: &mut Session,
+    ctx: &RequestContext,
+    (id, query): (&str, &str),
+) -> Result<(), RequestError> {
+    let id = id.parse().map_err(|_| unknown())?;
+    let record = files.find_signed(id, query).ok_or_else(unknown)?;
+    download(files, session, ctx, &record).await
+}
+
 /// Sends a file, or a range of it (<https://www.rfc-editor.org/rfc/rfc9110#section-14>).
 async fn download(
     files: &Files,
@@ -316,8 +327,14 @@ async fn download(
     head.append("x-request-id", ctx.request_id().as_bytes());
     head.extend(ctx.page_origin.lines());
     let opened = files.read(record, range).await;
-    // Deleted a moment ago.
-    let mut reader = opened.map_err(|_| unknown())?;
+    let mut reader = opened.map_err(|error| match error.kind() {
+        // Deleted a moment ago.
+        io::ErrorKind::NotFound => unknown(),
+        _ => {
+            tracing::warn!(id = %record.id, %error, "a file cannot be read");
+            Refusal::JobsUnavailable
+        }
+    })?;
     let gone = |_| RequestError::Aborted;
     session.start(head).await.map_err(gone)?;
     loop {

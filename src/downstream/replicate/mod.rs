@@ -9,3 +9,5 @@ mod dispatch;
 mod files;
 mod objects;
 mod stream;
+
+pub(super) use files::download_signed;

@@ -22,7 +22,8 @@ pub struct Node {
 
 impl Node {
     /// Starts a gateway whose configuration is `rest` after listeners, an events file and, where
-    /// `rest` names no accounts, anonymous access. A first line `  peers: …` goes to the listeners.
+    /// `rest` names no accounts, anonymous access. A first line `  peers: …` or `  callbacks: …` goes to
+    /// the listeners.
     pub async fn start(rest: &str) -> Node {
         for _ in 0..5 {
             if let Some(node) = Node::try_start(rest).await {
@@ -374,7 +375,9 @@ fn config_text(clients: SocketAddr, admin: SocketAddr, dir: &TempDir, rest: &str
         "anonymous: allow\n"
     };
     let (peers, rest) = match rest.find('\n') {
-        Some(end) if rest.starts_with("  peers: ") => rest.split_at(end + 1),
+        Some(end) if rest.starts_with("  peers: ") || rest.starts_with("  callbacks: ") => {
+            rest.split_at(end + 1)
+        }
         _ => ("", rest),
     };
     let events = dir.path().join("events.jsonl");
