@@ -40,6 +40,8 @@ pub fn choices(config: &Config) -> Option<JobChoices> {
         public_url: config.public_url.clone(),
         listeners: listeners(config),
         files: config.files.clone(),
+        deployments: config.deployments.clone(),
+        hardware: config.hardware.clone(),
     })
 }
 

@@ -9,16 +9,13 @@ use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use infergate_core::api::replicate::{VersionName, model_path};
 use infergate_core::job::{DeployableKey, DeployableKind};
-use infergate_core::model::ModelSpec;
+use infergate_core::model::{DeploymentSpec, ModelSpec};
 use sha2::{Digest, Sha256};
 
+use super::deployments::{Deployment, DeploymentDirectory};
+use super::key::key_of;
 use crate::state::Shared;
 use crate::upstream::ModelRuntime;
-
-/// Returns the key of a queue by its configured name.
-pub fn key_of(kind: DeployableKind, name: &str) -> DeployableKey {
-    DeployableKey::new(kind, &Sha256::digest(name).into())
-}
 
 /// Model of the catalogue.
 pub struct CatalogModel {
@@ -47,6 +44,17 @@ impl CatalogModel {
         }
     }
 
+    /// Returns the version that a deployment means; none where the model has it no more.
+    pub fn version_of(&self, deployment: &DeploymentSpec) -> Option<Arc<str>> {
+        match &*deployment.version {
+            DeploymentSpec::LATEST => self.versions.first().map(Arc::clone),
+            pinned => {
+                let mut versions = self.versions.iter();
+                versions.find(|known| &***known == pinned).map(Arc::clone)
+            }
+        }
+    }
+
     /// Returns the name that objects show.
     pub fn shown_name(&self) -> Arc<str> {
         let id = || self.runtime.spec.id.as_str().into();
@@ -54,8 +62,11 @@ impl CatalogModel {
     }
 }
 
-/// Versions of a model: one, which follows from what serves it.
+/// Versions of a model: those that are configured, or one, which follows from what serves it.
 fn versions(spec: &ModelSpec) -> Vec<Arc<str>> {
+    if !spec.versions.is_empty() {
+        return spec.versions.clone();
+    }
     let mut digest = Sha256::new();
     digest.update(spec.id.as_str());
     digest.update([0]);
@@ -87,9 +98,19 @@ struct CatalogTable {
 #[derive(Default)]
 pub struct JobCatalog {
     table: ArcSwap<CatalogTable>,
+    /// Deployments of the models.
+    pub deployments: Arc<DeploymentDirectory>,
 }
 
 impl JobCatalog {
+    /// Creates the catalogue of models and these deployments.
+    pub fn new(deployments: Arc<DeploymentDirectory>) -> JobCatalog {
+        JobCatalog {
+            table: ArcSwap::default(),
+            deployments,
+        }
+    }
+
     fn table(&self, shared: &Shared) -> Arc<CatalogTable> {
         let snapshot = shared.snapshot.load();
         let present = self.table.load_full();
@@ -130,8 +151,24 @@ impl JobCatalog {
 
     /// Returns the model that serves a queue.
     pub fn of_queue(&self, shared: &Shared, key: &DeployableKey) -> Option<Arc<ModelRuntime>> {
-        let found = self.table(shared).by_queue.get(key).map(Arc::clone)?;
+        let table = self.table(shared);
+        let of_deployment = || {
+            let deployment = self.deployments.of_queue(key)?;
+            table.by_name.get(deployment.spec.model.as_str())
+        };
+        let found = table.by_queue.get(key).or_else(of_deployment)?;
         Some(Arc::clone(&found.runtime))
+    }
+
+    /// Returns the model of a deployment; none where it is not served, or takes no jobs.
+    pub fn of_deployment(
+        &self,
+        shared: &Shared,
+        deployment: &Deployment,
+    ) -> Option<Arc<CatalogModel>> {
+        let table = self.table(shared);
+        let model = table.by_name.get(deployment.spec.model.as_str())?;
+        Some(Arc::clone(model))
     }
 
     /// Returns the model of a name, with the version that is meant.

@@ -7,11 +7,15 @@ mod catalog;
 mod config;
 #[cfg(test)]
 mod conformance;
+mod deployment_changes;
+mod deployments;
 mod embedded;
 mod ends;
 mod events;
 mod file_values;
+mod key;
 mod live;
+mod moderation;
 mod object;
 mod operator;
 mod output;
@@ -27,6 +31,7 @@ mod worker;
 
 pub use catalog::CatalogModel;
 pub use config::{JobChoices, JobsConfig, ReplicateConfig};
+pub use deployments::Deployment;
 pub use events::EventPlace;
 pub use live::{EventPlaceId, LiveEvent};
 pub use object::{ShownStatus, replicate_object};

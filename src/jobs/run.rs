@@ -15,11 +15,13 @@ use infergate_core::job::{
 use infergate_core::model::Task;
 use infergate_core::{Millis, Refusal};
 use serde_json::value::RawValue;
+use tokio::sync::watch;
 
 use super::ends::{RunDecision, RunFacts, decide, outcome};
 use super::events::{self, EndTimes};
 use super::file_values::{JobFiles, OutputNotStored};
 use super::live::{LiveOutput, LiveOutputs};
+use super::moderation::Moderator;
 use super::output::OutputCollector;
 use super::receiver::JobDownstream;
 use super::request::{JobResult, StoredRequest, run_target};
@@ -59,6 +61,8 @@ pub struct RunContext {
     pub webhooks: Arc<WebhookClient>,
     /// Files of accounts.
     pub files: Arc<Files>,
+    /// Client of moderation.
+    pub moderator: Moderator,
 }
 
 /// Finished run: its facts, its output and its context, which has the bill.
@@ -101,6 +105,9 @@ impl RunContext {
                 return;
             }
         }
+        if !self.is_passed(&taken, &request, stop.clone()).await {
+            return;
+        }
         let live = self.live.begin(taken.definition.id, self.clock.now());
         let receiver = self.receiver(&taken, stop, Arc::clone(&live.output));
         let output = Arc::clone(&live.output);
@@ -113,10 +120,42 @@ impl RunContext {
         }
     }
 
+    /// Returns whether a job may run: its input passes moderation, where there is one. Ends or releases it otherwise.
+    async fn is_passed(
+        &self,
+        taken: &TakenJob,
+        request: &StoredRequest,
+        mut stop: watch::Receiver<StopCause>,
+    ) -> bool {
+        let definition = &taken.definition;
+        let spec = {
+            let snapshot = self.shared.snapshot.load();
+            let model = snapshot.catalog.model(definition.model.as_str());
+            model.and_then(|(_, model)| model.jobs.moderation.clone())
+        };
+        let Some(spec) = spec else { return true };
+        let cause = tokio::select! {
+            is_allowed = self.moderator.allows(&spec, definition, &request.input) => {
+                if !is_allowed {
+                    self.finish_unrun(taken, EndReason::Moderated).await;
+                }
+                return is_allowed;
+            }
+            // A sender that is gone stops nothing.
+            cause = async { stop.wait_for(|cause| *cause != StopCause::None).await.map(|it| *it) } => cause,
+        };
+        match cause {
+            Ok(StopCause::Canceled(by)) => self.finish_unrun(taken, by.reason()).await,
+            Ok(StopCause::Drain) => self.release(taken, ReleaseCause::Drain, None).await,
+            _ => {}
+        }
+        false
+    }
+
     fn receiver(
         &self,
         taken: &TakenJob,
-        stop: tokio::sync::watch::Receiver<StopCause>,
+        stop: watch::Receiver<StopCause>,
         live: Arc<LiveOutput>,
     ) -> JobDownstream {
         let snapshot = self.shared.snapshot.load();
@@ -369,6 +408,11 @@ impl RunContext {
         let record = self.record(taken, end, (JobResult::failed(reason.text()), ""), &mut ctx);
         drop(ctx);
         self.write_end(taken, end, record).await;
+    }
+
+    /// Ends a job whose deployment has another model than when it was created.
+    pub async fn end_moved(&self, taken: &TakenJob) {
+        self.finish_unrun(taken, EndReason::ModelRemoved).await;
     }
 
     /// Writes an end, again and again until the store has it or knows better.

@@ -9,20 +9,22 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use infergate_core::job::{
-    CancelResult, CanceledBy, EndReason, JobClass, JobDefinition, JobId, JobKind, JobLimits,
-    JobState, NewJob, QueueLimits, SubmitResult, WorkerId, own_deadline,
+    CancelResult, CanceledBy, DeployableKey, EndReason, JobClass, JobDefinition, JobId, JobKind,
+    JobLimits, JobState, NewJob, QueueLimits, StoreTime, SubmitResult, WorkerId, own_deadline,
 };
-use infergate_core::model::AccountSpec;
+use infergate_core::model::{AccountSpec, JobSpec};
 use infergate_core::{AccountId, Millis, Refusal};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::catalog::{CatalogModel, JobCatalog};
 use super::config::{JobChoices, JobsConfig};
+use super::deployments::Deployment;
 use super::embedded::{EmbeddedSettings, EmbeddedStore};
 use super::events::{self, EventPlace, UnrunEnds};
 use super::file_values::JobFiles;
 use super::live::{LiveOutput, LiveOutputs};
+use super::moderation::Moderator;
 use super::request::{JobResult, StoredRequest};
 use super::run::RunContext;
 use super::signals::{JobSignals, JobWatch, StopCause};
@@ -51,6 +53,8 @@ pub struct SubmitRequest<'a> {
     pub account: &'a AccountSpec,
     /// Model.
     pub model: &'a CatalogModel,
+    /// Deployment of the model, whose queue it joins; none for the model's own.
+    pub deployment: Option<&'a Deployment>,
     /// Kind.
     pub kind: JobKind,
     /// Class of its first run.
@@ -87,6 +91,22 @@ pub struct Jobs {
     is_webhook_revived: Arc<AtomicBool>,
 }
 
+impl SubmitRequest<'_> {
+    /// Rules of the job: the account's win over the deployment's, and those over the model's.
+    fn rules(&self) -> JobSpec {
+        let deployment = self.deployment;
+        let secs = deployment.and_then(|deployment| deployment.spec.max_run_lifetime_secs);
+        let rules = &self.model.runtime.spec.jobs;
+        rules.with_limits(&self.account.jobs, secs)
+    }
+
+    /// Queue that it joins.
+    fn queue(&self) -> &DeployableKey {
+        self.deployment
+            .map_or(&self.model.queue, |deployment| &deployment.queue)
+    }
+}
+
 impl Jobs {
     /// Opens the store of `state_dir`.
     ///
@@ -117,6 +137,8 @@ impl Jobs {
             Arc::new(renderer),
             Arc::clone(shared.metrics.jobs()),
         )?;
+        let catalog = Arc::new(JobCatalog::new(store.deployments()));
+        catalog.deployments.set_configured(&choices.deployments);
         let resolver = Box::new(SystemResolver);
         let webhooks = WebhookClient::new(&folder, choices.clone(), resolver, None);
         Ok(Arc::new(Jobs {
@@ -124,7 +146,7 @@ impl Jobs {
             store: Arc::new(store),
             signals,
             clock,
-            catalog: Arc::default(),
+            catalog,
             choices: ArcSwap::from_pointee(choices),
             store_settings,
             worker_settings,
@@ -142,6 +164,8 @@ impl Jobs {
         set(&choices.jobs, &self.store_settings, &self.worker_settings);
         self.webhooks.configure(&choices);
         self.files.configure(choices.files.clone());
+        let deployments = &self.catalog.deployments;
+        deployments.set_configured(&choices.deployments);
         self.choices.store(Arc::new(choices));
         // Queues may have got a model, or lost it.
         self.signals.work.notify_one();
@@ -169,6 +193,7 @@ impl Jobs {
             live: Arc::clone(&self.live),
             webhooks: Arc::clone(&self.webhooks),
             files: Arc::clone(&self.files),
+            moderator: Moderator::default(),
         };
         let catalog = Arc::clone(&self.catalog);
         let settings = Arc::clone(&self.worker_settings);
@@ -194,6 +219,16 @@ impl Jobs {
                 Err(_) => tokio::time::sleep(LOOK_EVERY).await,
             }
         }
+    }
+
+    /// Looks for queues that nothing serves any more.
+    pub(super) fn look_for_unserved(&self) {
+        self.reloaded.notify_one();
+    }
+
+    /// Moment by the store's clock.
+    pub(super) fn now(&self) -> StoreTime {
+        self.clock.now()
     }
 
     async fn end_unserved_once(&self) -> Result<usize, StoreError> {
@@ -264,7 +299,7 @@ impl Jobs {
         limit: usize,
     ) -> Result<Vec<PendingWebhook>, Refusal> {
         let found = self.store.webhooks(is_dead, limit).await;
-        found.map_err(|error| refusal(&error))
+        found.map_err(|error| unavailable(&error))
     }
 
     /// Tries a webhook again that was given up. Returns false when there is none with this id.
@@ -281,7 +316,7 @@ impl Jobs {
             .store
             .settle_webhook(found.id, revived, "".into())
             .await;
-        let is_revived = settled.map_err(|error| refusal(&error))?;
+        let is_revived = settled.map_err(|error| unavailable(&error))?;
         self.is_webhook_revived.store(true, Ordering::Release);
         self.signals.webhooks.notify_one();
         Ok(is_revived)
@@ -324,7 +359,7 @@ impl Jobs {
             account: &request.account.id,
         };
         let choices = self.choices.load();
-        let lifetime = request.model.runtime.spec.jobs.max_run_lifetime_secs;
+        let lifetime = request.rules().max_run_lifetime_secs;
         let secs = choices.jobs.retention_secs.max(lifetime) + choices.jobs.keep_secs;
         let place = (&*request.request.base_url, secs);
         let input = own
@@ -353,7 +388,7 @@ impl Jobs {
             .store
             .submit(stored)
             .await
-            .map_err(|error| refusal(&error))?;
+            .map_err(|error| unavailable(&error))?;
         let (id, is_new) = match submitted {
             SubmitResult::Created => {
                 let spec = &request.model.runtime.spec;
@@ -381,7 +416,7 @@ impl Jobs {
 
     fn definition(&self, request: &SubmitRequest<'_>, payload_bytes: usize) -> NewJob {
         let spec = &request.model.runtime.spec;
-        let rules = &spec.jobs;
+        let rules = request.rules();
         let choices = self.choices.load();
         let created = self.clock.now();
         let run_timeout = match request.kind {
@@ -395,7 +430,7 @@ impl Jobs {
         let definition = JobDefinition {
             id: JobId::from_random(None, fastrand::u128(..).to_be_bytes()),
             kind: request.kind,
-            deployable: request.model.queue.clone(),
+            deployable: request.queue().clone(),
             account: request.account.id.clone(),
             model: spec.id.clone(),
             flow: "".into(),
@@ -431,7 +466,7 @@ impl Jobs {
     /// The store cannot be read.
     pub async fn get(&self, id: JobId) -> Result<Option<StoredJob>, Refusal> {
         let found = self.store.get(id).await;
-        let mut found = found.map_err(|error| refusal(&error))?;
+        let mut found = found.map_err(|error| unavailable(&error))?;
         if let Some(job) = found.as_mut().filter(|job| job.state == JobState::Running)
             && let Some(live) = self.live.get(&id)
         {
@@ -458,7 +493,7 @@ impl Jobs {
         self.store
             .list(listing)
             .await
-            .map_err(|error| refusal(&error))
+            .map_err(|error| unavailable(&error))
     }
 
     /// Returns counts of the store.
@@ -466,7 +501,10 @@ impl Jobs {
     /// # Errors
     /// The store cannot be read.
     pub async fn stats(&self) -> Result<StoreStats, Refusal> {
-        self.store.stats().await.map_err(|error| refusal(&error))
+        self.store
+            .stats()
+            .await
+            .map_err(|error| unavailable(&error))
     }
 
     /// Cancels a job: a queued one has ended when this returns, a running one is asked to end.
@@ -475,7 +513,7 @@ impl Jobs {
     /// The store cannot be written.
     pub async fn cancel(&self, id: JobId, by: CanceledBy) -> Result<CancelResult, Refusal> {
         let canceled = self.store.cancel(id, by).await;
-        let canceled = canceled.map_err(|error| refusal(&error))?;
+        let canceled = canceled.map_err(|error| unavailable(&error))?;
         if let CancelResult::Requested(_) = canceled {
             self.signals.stop(&id, StopCause::Canceled(by));
         }
@@ -523,7 +561,7 @@ fn set(config: &JobsConfig, store: &EmbeddedSettings, worker: &WorkerSettings) {
 }
 
 /// Returns what a client gets for a failure of the store.
-fn refusal(error: &StoreError) -> Refusal {
+pub(super) fn unavailable(error: &StoreError) -> Refusal {
     tracing::debug!(%error, "the store of jobs");
     Refusal::JobsUnavailable
 }

@@ -14,6 +14,8 @@ use infergate_core::job::{
 };
 use infergate_core::{AccountId, ModelId};
 
+use super::deployments::{DeploymentResult, DeploymentWrite};
+
 /// Failure of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -253,4 +255,9 @@ pub trait JobStore: Send + Sync {
         settlement: WebhookSettlement,
         result: Arc<str>,
     ) -> Result<bool, StoreError>;
+    /// Changes the deployments that accounts have made. The directory has the change when this returns.
+    async fn write_deployment(
+        &self,
+        write: DeploymentWrite,
+    ) -> Result<DeploymentResult, StoreError>;
 }

@@ -7,6 +7,7 @@
 mod accounts;
 mod billing;
 mod cluster;
+mod deployments;
 mod discovery;
 mod endpoints;
 mod fallbacks;

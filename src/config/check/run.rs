@@ -8,7 +8,8 @@ use crate::telemetry::log;
 use crate::upstream::check_url;
 
 use super::{
-    accounts, billing, cluster, endpoints, fallbacks, jobs, limits, listen, models, plugins,
+    accounts, billing, cluster, deployments, endpoints, fallbacks, jobs, limits, listen, models,
+    plugins,
 };
 
 /// Reports what cannot work to `problems` and what probably is not meant to `warnings`.
@@ -32,6 +33,7 @@ pub(in crate::config) fn check(
     plugins::check_models(&root, &plugins, problems, warnings);
     billing::check(&root, problems, warnings);
     jobs::check(&root, problems);
+    deployments::check(&root, &accounts, &models, problems, warnings);
 }
 
 fn check_log(root: &Cursor<'_>, problems: &mut Problems) {

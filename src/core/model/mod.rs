@@ -6,6 +6,7 @@ mod account;
 mod backend;
 mod catalog;
 mod credentials;
+mod deployment;
 mod discovery;
 mod jobs;
 mod parameters;
@@ -16,11 +17,14 @@ pub use account::{AccountSpec, KeyHash};
 pub use backend::{BackendName, Payload};
 pub use catalog::{Access, Catalog};
 pub use credentials::{AuthForm, HealthCheckSpec};
+pub use deployment::{DeploymentSpec, HardwareSpec, INSTANCES_MAX};
 pub use discovery::{
     ConsulSpec, DiscoveredEndpoint, DiscoveredEndpoints, DiscoverySource, DiscoverySpec,
     ENDPOINTS_MAX, KubernetesSpec, SlicePort, same_server,
 };
-pub use jobs::{FairBy, FlowMode, JobSpec, WhenQuotaUsed};
+pub use jobs::{
+    AccountJobLimits, FairBy, FlowMode, JobSpec, ModerationFailure, ModerationSpec, WhenQuotaUsed,
+};
 pub use parameters::{Parameters, RESERVED};
 pub use spec::{
     Algorithm, CaFile, EndpointSpec, ModelInAnswers, ModelSpec, PermitScope, QueueSpec, Secret,

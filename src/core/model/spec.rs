@@ -405,6 +405,10 @@ pub struct ModelSpec {
     /// Durable jobs of the model, where the configuration has `jobs`.
     #[serde(default)]
     pub jobs: JobSpec,
+    /// Versions by which jobs name the model, the newest first; one that follows from what serves it when empty.
+    #[serde(default)]
+    #[schemars(length(max = 64), inner(regex(pattern = "^[0-9a-f]{64}$")))]
+    pub versions: Vec<Arc<str>>,
 }
 
 /// Name of the model in responses.
@@ -444,6 +448,7 @@ impl ModelSpec {
             fallbacks: Vec::new(),
             pin_primary: false,
             jobs: JobSpec::default(),
+            versions: Vec::new(),
         }
     }
 

@@ -15,13 +15,14 @@ use infergate_core::{Millis, Refusal};
 use sha2::{Digest, Sha256};
 
 use super::answer::RouteAnswer;
+use super::deployments::FoundDeployment;
 use super::objects;
 use crate::downstream::request_body;
 use crate::downstream::server::DownstreamServer;
 use crate::downstream::session::Session;
 use crate::jobs::{
-    CatalogModel, IdempotencyKey, Jobs, ShownStatus, StoredJob, StoredRequest, SubmitRequest,
-    replicate_object,
+    CatalogModel, Deployment, IdempotencyKey, Jobs, ShownStatus, StoredJob, StoredRequest,
+    SubmitRequest, replicate_object,
 };
 use crate::pipeline::{
     AuthenticatedRequest, Downstream, RequestContext, RequestError, RequestHead,
@@ -100,8 +101,10 @@ pub(super) async fn create(
     let (body, share) = request_body::read_body(shared, session, ctx, account).await?;
     let digest = digest(&head.target, &body);
     let read = read_create(&body)?;
-    let (model, submit) = prepare(server, jobs, request, (&head, read, digest), route)?;
-    let stored = jobs.submit(submit.of(&account.spec, &model)).await;
+    let (model, deployment, submit) = prepare(server, jobs, request, (&head, read, digest), route)?;
+    let stored = jobs
+        .submit(submit.of(&account.spec, &model, deployment.as_deref()))
+        .await;
     let job = match stored {
         Ok(job) => job,
         Err(refusal) => {
@@ -151,10 +154,16 @@ struct PreparedSubmit {
 }
 
 impl PreparedSubmit {
-    fn of<'a>(self, account: &'a AccountSpec, model: &'a CatalogModel) -> SubmitRequest<'a> {
+    fn of<'a>(
+        self,
+        account: &'a AccountSpec,
+        model: &'a CatalogModel,
+        deployment: Option<&'a Deployment>,
+    ) -> SubmitRequest<'a> {
         SubmitRequest {
             account,
             model,
+            deployment,
             kind: self.kind,
             class: self.class,
             cancel_after: self.cancel_after,
@@ -172,9 +181,13 @@ fn prepare(
     request: &AuthenticatedRequest,
     (head, read, digest): (&CreateHead, CreateRequest, [u8; 32]),
     route: ReplicateRoute,
-) -> Result<(Arc<CatalogModel>, PreparedSubmit), Refusal> {
+) -> Result<(Arc<CatalogModel>, Option<Arc<Deployment>>, PreparedSubmit), Refusal> {
     let account = &request.account.spec;
-    let (model, version) = find_model(server, jobs, account, &read, &route)?;
+    let of_deployment = FoundDeployment::of_create(&server.shared, jobs, account, &route)?;
+    let ((model, version), deployment) = match of_deployment {
+        Some((found, version)) => ((found.model, version), Some(found.deployment)),
+        None => (find_model(server, jobs, account, &read, &route)?, None),
+    };
     let spec = &model.runtime.spec;
     if let Some(limit) = account.neurons_per_day
         && spec.jobs.when_quota_used == WhenQuotaUsed::Fail
@@ -199,7 +212,7 @@ fn prepare(
         api: "replicate".into(),
         webhook: read.webhook.map(Arc::from),
         webhook_events: events.map(|events| events.into_iter().map(Arc::from).collect()),
-        deployment: None,
+        deployment: deployment.as_ref().map(|it| Arc::clone(&it.spec.id)),
         stream_token: has_text_output(spec.task).then(stream_token),
         destination: read.destination.map(Arc::from),
         retry_of: None,
@@ -212,7 +225,7 @@ fn prepare(
         request: stored,
         key: head.key.clone().map(|key| IdempotencyKey { key, digest }),
     };
-    Ok((model, submit))
+    Ok((model, deployment, submit))
 }
 
 fn find_model(
@@ -230,7 +243,6 @@ fn find_model(
         ReplicateRoute::CreateOfModel(path) => {
             find(VersionName::Model(&path.full())).ok_or(Refusal::NoSuchModel)
         }
-        ReplicateRoute::CreateOfDeployment(_) => Err(Refusal::NoSuchModel),
         ReplicateRoute::CreateTraining(..) => Err(unprocessable("", "the model has no trainer")),
         _ => {
             let version = read.version.as_deref();

@@ -5,7 +5,11 @@
 mod answer;
 mod catalog;
 mod create;
+mod deployments;
 mod dispatch;
 mod files;
 mod objects;
 mod stream;
+
+pub(super) use catalog::listed;
+pub(super) use objects::base_url;

@@ -19,6 +19,7 @@ use infergate_core::job::{
 
 use super::database::{Access, Database};
 use super::shared::{OwnerShared, Reply};
+use crate::jobs::deployments::{DeploymentResult, DeploymentWrite};
 use crate::jobs::store::{
     EndRecord, NewStoredJob, StoreError, StoreStats, StoredEnd, StoredRun, WebhookSettlement,
 };
@@ -53,6 +54,7 @@ pub(super) enum StoreCommand {
     Stats(Reply<StoreStats>),
     AcknowledgeEvents(Vec<i64>, Reply<()>),
     SettleWebhook(Arc<str>, WebhookSettlement, Arc<str>, Reply<bool>),
+    WriteDeployment(Box<DeploymentWrite>, Reply<DeploymentResult>),
 }
 
 /// PendingReply that waits for the commit.
@@ -71,6 +73,7 @@ struct BatchHints {
     outcomes: Vec<JobOutcome>,
     changed: Vec<JobId>,
     has_webhooks: bool,
+    has_deployments: bool,
 }
 
 /// Owner of the table.
@@ -145,6 +148,7 @@ impl StoreOwner {
                     tracing::info!(%path, live, "the store of jobs is open");
                 }
                 self.open = Some(open);
+                self.publish_deployments();
                 self.publish_ready();
                 self.publish_levels();
             }
@@ -222,6 +226,10 @@ impl StoreOwner {
         });
         match written {
             Ok(()) => {
+                // Before the answers: who has one finds the change.
+                if hints.has_deployments {
+                    self.publish_deployments();
+                }
                 for answer in answers {
                     answer(None);
                 }
@@ -276,6 +284,16 @@ impl StoreOwner {
         *self.shared.levels.lock() = levels;
         let took = self.shared.clock.now().since(now).0;
         self.levels_at = now + Millis((took * LEVELS_PART).max(LEVELS_EVERY_MS));
+    }
+
+    fn publish_deployments(&self) {
+        let Some(open) = &self.open else { return };
+        match open.database.deployments() {
+            Ok(deployments) => self.shared.deployments.set_stored(deployments),
+            Err(error) => {
+                tracing::error!(%error, "deployments cannot be read from the store of jobs")
+            }
+        }
     }
 
     fn publish_ready(&self) {
@@ -450,6 +468,11 @@ impl OpenStore {
                 let place = self.database.settle_webhook(&id, &settlement, &result)?;
                 answers.push(later(reply, place.is_some()));
             }
+            StoreCommand::WriteDeployment(write, reply) => {
+                let result = self.database.write_deployment(&write)?;
+                hints.has_deployments |= result == DeploymentResult::Done;
+                answers.push(later(reply, result));
+            }
         }
         self.write_changes(shared, hints, None)
     }
@@ -538,6 +561,7 @@ impl StoreCommand {
             StoreCommand::Stats(..) => "stats",
             StoreCommand::AcknowledgeEvents(..) => "acknowledge_events",
             StoreCommand::SettleWebhook(..) => "settle_webhook",
+            StoreCommand::WriteDeployment(..) => "write_deployment",
         }
     }
 
@@ -556,6 +580,7 @@ impl StoreCommand {
             StoreCommand::EndQueued(.., reply) => reply.send(Err(error)),
             StoreCommand::Stats(reply) => reply.send(Err(error)),
             StoreCommand::SettleWebhook(.., reply) => reply.send(Err(error)),
+            StoreCommand::WriteDeployment(_, reply) => reply.send(Err(error)),
         }
     }
 }

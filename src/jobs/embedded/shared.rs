@@ -11,6 +11,7 @@ use infergate_core::job::{EndReason, JobOutcome};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::jobs::deployments::DeploymentDirectory;
 use crate::jobs::signals::JobSignals;
 use crate::jobs::store::{EndRenderer, StoreError, StoreStats};
 use crate::jobs::store_clock::StoreClock;
@@ -41,6 +42,8 @@ pub(super) struct OwnerShared {
     /// Reason for which nothing is stored; none while all is well. Held for one copy.
     pub problem: Mutex<Option<Arc<str>>>,
     pub metrics: Arc<JobMetrics>,
+    /// Deployments that accounts have made, as they are committed.
+    pub deployments: Arc<DeploymentDirectory>,
     /// Counts as they were lately. Held for one copy.
     pub levels: Mutex<Arc<StoreStats>>,
 }
