@@ -33,7 +33,7 @@ use crate::files::Files;
 use crate::http1::Fields;
 use crate::pipeline::{
     AuthenticatedRequest, InferenceRequest, JobHeader, RequestContext, RequestError,
-    RequestedOperation, run,
+    RequestedOperation, run, settle_account,
 };
 use crate::state::Shared;
 use crate::upstream::Permit;
@@ -42,6 +42,8 @@ use crate::upstream::Permit;
 const WRITE_RETRY: Duration = Duration::from_millis(500);
 /// Wait of a job whose account's neurons are held by others.
 const QUOTA_WAIT: Millis = Millis(1000);
+/// Longest wait of a job whose account is over its pace: tokens of others may come back sooner.
+const QUOTA_WAIT_MAX: Millis = Millis(30_000);
 
 /// Parts that runs of one process need.
 pub struct RunContext {
@@ -209,7 +211,10 @@ impl RunContext {
         let ended = match self.request(definition, request, &receiver, &mut ctx, permit) {
             Ok(inference) => {
                 ctx.begin_trace();
-                Box::pin(run(shared, &mut receiver, &mut ctx, inference)).await
+                let account = Arc::clone(&inference.authenticated.account);
+                let ended = Box::pin(run(shared, &mut receiver, &mut ctx, inference)).await;
+                settle_account(shared, &mut ctx, &account, &ended);
+                ended
             }
             Err(refusal) => Err(RequestError::Refused(refusal)),
         };
@@ -314,8 +319,9 @@ impl RunContext {
             RunDecision::Release(cause) => {
                 ctx.discard();
                 drop(ctx);
+                let pause = || quota_pause(facts.refusal.as_ref());
                 let not_before =
-                    (cause == ReleaseCause::QuotaWait).then(|| self.clock.now() + QUOTA_WAIT);
+                    (cause == ReleaseCause::QuotaWait).then(|| self.clock.now() + pause());
                 self.release(taken, cause, not_before).await;
                 return false;
             }
@@ -520,6 +526,16 @@ fn refusal_text(refusal: &Refusal) -> String {
             pointer => format!("{pointer}: {message}"),
         },
         other => other.row().message.to_owned(),
+    }
+}
+
+/// Time until a job may run whose account is over its pace, or whose neurons are held by others.
+fn quota_pause(refusal: Option<&Refusal>) -> Millis {
+    match refusal {
+        Some(Refusal::RateLimited { retry_after }) => {
+            (*retry_after).clamp(QUOTA_WAIT, QUOTA_WAIT_MAX)
+        }
+        _ => QUOTA_WAIT,
     }
 }
 

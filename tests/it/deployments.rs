@@ -221,8 +221,8 @@ async fn what_waits_for_a_removed_one_fails_and_what_runs_goes_on() {
 async fn the_queues_of_a_model_take_turns_by_permit_time() {
     const LONGS: usize = 8;
     const SHORTS: usize = 40;
-    let begun = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&begun);
+    let started = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&started);
     let server = HandledServer::by(move |request| {
         let (kind, work) = match request {
             it if it.contains("long job") => ("long", 300),
@@ -244,19 +244,19 @@ async fn the_queues_of_a_model_take_turns_by_permit_time() {
     for _ in 0..SHORTS {
         create(&node, "", deployed, r#"{"input":{"prompt":"short job"}}"#).await;
     }
-    eventually("every job has begun", async || {
-        (begun.lock().len() == 1 + LONGS + SHORTS).then_some(())
+    eventually("every job has started", async || {
+        (started.lock().len() == 1 + LONGS + SHORTS).then_some(())
     })
     .await;
-    let begun = begun.lock();
-    let mut longs = begun
+    let started = started.lock();
+    let mut longs = started
         .iter()
         .enumerate()
         .filter(|(_, kind)| **kind == "long");
     let (last_long, _) = longs.nth(LONGS - 1).unwrap();
-    let shorts = begun[..last_long].iter().filter(|kind| **kind == "short");
+    let shorts = started[..last_long].iter().filter(|kind| **kind == "short");
     // By turns of one job each there were as many of either.
-    assert!(shorts.count() >= 2 * LONGS, "{begun:?}");
+    assert!(shorts.count() >= 2 * LONGS, "{started:?}");
 }
 
 #[tokio::test]

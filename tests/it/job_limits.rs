@@ -120,10 +120,10 @@ async fn a_job_over_the_pace_of_tokens_is_released_and_no_attempt_is_counted() {
     let first = create(&node, KEY_A, PREDICTIONS).await;
     becomes(&node, &first, "succeeded").await;
     let second = create(&node, KEY_A, PREDICTIONS).await;
-    let shown = eventually("it was released twice", async || {
+    let shown = eventually("it was released", async || {
         let shown = job(&node, &second).await;
         let taken = shown["attempt_counts"]["taken"].as_u64().unwrap_or(0);
-        (taken >= 2 && shown["state"] == "queued").then_some(shown)
+        (taken >= 1 && shown["state"] == "queued").then_some(shown)
     })
     .await;
     assert_eq!(shown["attempt_counts"]["counted"], 0, "{shown}");
@@ -131,7 +131,7 @@ async fn a_job_over_the_pace_of_tokens_is_released_and_no_attempt_is_counted() {
     let released = node
         .metric("infergate_jobs_released_total{reason=\"quota_wait\"}")
         .await;
-    assert!(released.unwrap() >= 2.0);
+    assert!(released.unwrap() >= 1.0);
     let events = node.events(1).await;
     assert_eq!(events.len(), 1, "{events:?}");
 }

@@ -441,8 +441,7 @@ impl OpenStore {
                 answers.push(later(reply, result));
             }
             StoreCommand::Heartbeat(worker, held, reply) => {
-                let result = self.table.heartbeat(&worker, &held, now);
-                answers.push(later(reply, result));
+                answers.push(later(reply, self.table.heartbeat(&worker, &held, now)));
             }
             StoreCommand::Retire(worker, reply) => {
                 let all = self.table.len();
@@ -469,9 +468,7 @@ impl OpenStore {
                 answers.push(later(reply, place.is_some()));
             }
             StoreCommand::WriteDeployment(write, reply) => {
-                let result = self.database.write_deployment(&write)?;
-                hints.has_deployments |= result == DeploymentResult::Done;
-                answers.push(later(reply, result));
+                answers.push(later(reply, self.write_deployment(&write, hints)?));
             }
         }
         self.write_changes(shared, hints, None)
@@ -505,6 +502,16 @@ impl OpenStore {
                     .insert_key(account.as_str(), key, &id, now + KEY_KEPT)?;
             }
         }
+        Ok(result)
+    }
+
+    fn write_deployment(
+        &self,
+        write: &DeploymentWrite,
+        hints: &mut BatchHints,
+    ) -> rusqlite::Result<DeploymentResult> {
+        let result = self.database.write_deployment(write)?;
+        hints.has_deployments |= result == DeploymentResult::Done;
         Ok(result)
     }
 
