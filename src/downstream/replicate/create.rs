@@ -174,6 +174,9 @@ impl PreparedSubmit {
     }
 }
 
+/// Submit with the parts that it borrows.
+type PreparedJob = (Arc<CatalogModel>, Option<Arc<Deployment>>, PreparedSubmit);
+
 /// Finds the model, checks what can be checked before the job is stored, and makes the stored request.
 fn prepare(
     server: &DownstreamServer,
@@ -181,7 +184,7 @@ fn prepare(
     request: &AuthenticatedRequest,
     (head, read, digest): (&CreateHead, CreateRequest, [u8; 32]),
     route: ReplicateRoute,
-) -> Result<(Arc<CatalogModel>, Option<Arc<Deployment>>, PreparedSubmit), Refusal> {
+) -> Result<PreparedJob, Refusal> {
     let account = &request.account.spec;
     let of_deployment = FoundDeployment::of_create(&server.shared, jobs, account, &route)?;
     let ((model, version), deployment) = match of_deployment {
