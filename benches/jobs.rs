@@ -206,7 +206,10 @@ fn main() -> Fallible<()> {
         println!("{jobs} jobs: {cycles:.0} cycles/s, {micros:.1} µs of processor time a job");
     }
     let fits = most >= CYCLES_MIN && least <= MICROS_MAX;
-    println!("best of {}: {most:.0} cycles/s (at least {CYCLES_MIN}), {least:.1} µs (at most {MICROS_MAX})", rows.len());
+    println!(
+        "best of {}: {most:.0} cycles/s (at least {CYCLES_MIN}), {least:.1} µs (at most {MICROS_MAX})",
+        rows.len()
+    );
     match fits {
         true => Ok(()),
         false => Err("not everything is met".into()),

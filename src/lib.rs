@@ -43,7 +43,7 @@ pub mod parts {
         Caller, Host, HostError, HostSettings, Outline, PluginSnapshot, PluginSpec, Schema,
         TaskInput, TaskSession, World, wit,
     };
-    pub use crate::telemetry::{Clock, Metrics};
     pub use crate::telemetry::clock::thread_micros;
+    pub use crate::telemetry::{Clock, Metrics};
     pub use crate::trace::TRACES_KEPT;
 }

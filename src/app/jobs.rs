@@ -45,6 +45,8 @@ pub fn choices(config: &Config) -> Option<JobChoices> {
             .as_ref()
             .map(|callbacks| callbacks.url.trim_end_matches('/').into()),
         files: config.files.clone(),
+        deployments: config.deployments.clone(),
+        hardware: config.hardware.clone(),
     })
 }
 

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use infergate_core::model::{AccountSpec, ModelSpec};
+use infergate_core::model::{AccountSpec, DeploymentSpec, HardwareSpec, ModelSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +61,14 @@ pub struct Config {
     /// it takes a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jobs: Option<JobsConfig>,
+    /// Names under which models have queues of their own. Accounts may make further ones by API.
+    #[serde(default)]
+    #[schemars(length(max = 4096))]
+    pub deployments: Vec<DeploymentSpec>,
+    /// Hardware that deployments name; `cpu` alone when empty. Nothing is started on it here.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub hardware: Vec<HardwareSpec>,
     /// Files of accounts: uploads, and large inputs and outputs of jobs. Kept only beside `jobs`.
     #[serde(default)]
     pub files: FilesConfig,

@@ -9,6 +9,7 @@ use infergate_core::api::catalog;
 use infergate_core::api::openai;
 use infergate_core::model::{Access, Catalog, ModelSpec};
 
+use super::replicate;
 use super::server::DownstreamServer;
 use super::session::Session;
 use crate::pipeline::RequestedOperation;
@@ -26,7 +27,14 @@ impl DownstreamServer {
         account: Arc<Account>,
         operation: RequestedOperation,
     ) -> Result<(), RequestError> {
-        let body = self.catalog_body(&ctx.snapshot, &account, operation)?;
+        let others = match (&operation, self.jobs.as_deref()) {
+            (RequestedOperation::Models, Some(jobs)) => {
+                let host = replicate::base_url(session.request_head(), jobs);
+                Some(replicate::listed(&self.shared, jobs, &account.spec, &host))
+            }
+            _ => None,
+        };
+        let body = self.catalog_body(&ctx.snapshot, &account, operation, others)?;
         ctx.set_outcome(RequestOutcome::Completed);
         respond::json(session, ctx, body)
             .await
@@ -38,6 +46,7 @@ impl DownstreamServer {
         snapshot: &ConfigSnapshot,
         account: &Account,
         operation: RequestedOperation,
+        others: Option<Vec<serde_json::Value>>,
     ) -> Result<Vec<u8>, Refusal> {
         let known = &snapshot.catalog;
         let is_allowed =
@@ -54,7 +63,8 @@ impl DownstreamServer {
                 Err(Refusal::NoSuchRoute)
             }
             RequestedOperation::Models => {
-                Ok(openai::models(allowed, self.shared.started_unix_secs))
+                let started = self.shared.started_unix_secs;
+                Ok(openai::models(allowed, started, others))
             }
             RequestedOperation::Model(id) => {
                 Ok(openai::model(find(&id)?.1, self.shared.started_unix_secs))

@@ -10,16 +10,13 @@ use hashbrown::HashMap;
 use infergate_core::ModelId;
 use infergate_core::api::replicate::{VersionName, model_path};
 use infergate_core::job::{DeployableKey, DeployableKind, JobKind};
-use infergate_core::model::{FlowMode, ModelSpec};
+use infergate_core::model::{DeploymentSpec, FlowMode, ModelSpec};
 use sha2::{Digest, Sha256};
 
+use super::deployments::{Deployment, DeploymentDirectory};
+use super::key::key_of;
 use crate::state::{ConfigSnapshot, Shared};
 use crate::upstream::ModelRuntime;
-
-/// Returns the key of a queue by its configured name.
-pub fn key_of(kind: DeployableKind, name: &str) -> DeployableKey {
-    DeployableKey::new(kind, &Sha256::digest(name).into())
-}
 
 /// Model of the catalogue.
 pub struct CatalogModel {
@@ -116,6 +113,17 @@ impl CatalogModel {
             .chain(places.map(|place| (place.queue, place.server)))
     }
 
+    /// Returns the version that a deployment means; none where the model has it no more.
+    pub fn version_of(&self, deployment: &DeploymentSpec) -> Option<Arc<str>> {
+        match &*deployment.version {
+            DeploymentSpec::LATEST => self.versions.first().map(Arc::clone),
+            pinned => {
+                let mut versions = self.versions.iter();
+                versions.find(|known| &***known == pinned).map(Arc::clone)
+            }
+        }
+    }
+
     /// Returns the name that objects show.
     pub fn shown_name(&self) -> Arc<str> {
         let id = || self.runtime.spec.id.as_str().into();
@@ -123,8 +131,11 @@ impl CatalogModel {
     }
 }
 
-/// Versions of a model: one, which follows from what serves it.
+/// Versions of a model: those that are configured, or one, which follows from what serves it.
 fn versions(spec: &ModelSpec) -> Vec<Arc<str>> {
+    if !spec.versions.is_empty() {
+        return spec.versions.clone();
+    }
     let mut digest = Sha256::new();
     digest.update(spec.id.as_str());
     digest.update([0]);
@@ -165,9 +176,19 @@ struct CatalogTable {
 #[derive(Default)]
 pub struct JobCatalog {
     table: ArcSwap<CatalogTable>,
+    /// Deployments of the models.
+    pub deployments: Arc<DeploymentDirectory>,
 }
 
 impl JobCatalog {
+    /// Creates the catalogue of models and these deployments.
+    pub fn new(deployments: Arc<DeploymentDirectory>) -> JobCatalog {
+        JobCatalog {
+            table: ArcSwap::default(),
+            deployments,
+        }
+    }
+
     fn table(&self, shared: &Shared) -> Arc<CatalogTable> {
         let snapshot = shared.snapshot.load();
         let present = self.table.load_full();
@@ -209,7 +230,25 @@ impl JobCatalog {
 
     /// Returns the model that serves a queue.
     pub fn of_queue(&self, shared: &Shared, key: &DeployableKey) -> Option<Arc<ModelRuntime>> {
-        self.table(shared).by_queue.get(key).map(Arc::clone)
+        let table = self.table(shared);
+        if let Some(server) = table.by_queue.get(key) {
+            return Some(Arc::clone(server));
+        }
+        let deployment = self.deployments.of_queue(key)?;
+        let model = table.by_name.get(deployment.spec.model.as_str())?;
+        let place = model.place(JobKind::Prediction)?;
+        Some(Arc::clone(place.server))
+    }
+
+    /// Returns the model of a deployment; none where it is not served, or takes no jobs.
+    pub fn of_deployment(
+        &self,
+        shared: &Shared,
+        deployment: &Deployment,
+    ) -> Option<Arc<CatalogModel>> {
+        let table = self.table(shared);
+        let model = table.by_name.get(deployment.spec.model.as_str())?;
+        Some(Arc::clone(model))
     }
 
     /// Returns the model of a name, with the version that is meant.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use infergate_core::Millis;
 use infergate_core::job::forbidden_address::RECEIVER_PORTS;
-use infergate_core::model::Secret;
+use infergate_core::model::{DeploymentSpec, HardwareSpec, Secret};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,20 @@ pub struct JobChoices {
     pub listeners: Vec<SocketAddr>,
     /// `listen.callbacks.url`, without a slash at its end.
     pub callbacks_url: Option<Arc<str>>,
+    /// `deployments`.
+    pub deployments: Vec<DeploymentSpec>,
+    /// `hardware`.
+    pub hardware: Vec<HardwareSpec>,
+}
+
+impl JobChoices {
+    /// Returns the hardware there is, at least one.
+    pub fn hardware(&self) -> Vec<HardwareSpec> {
+        match self.hardware.is_empty() {
+            true => vec![HardwareSpec::usual()],
+            false => self.hardware.clone(),
+        }
+    }
 }
 
 /// Store of the jobs.

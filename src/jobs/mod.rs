@@ -7,12 +7,16 @@ mod catalog;
 mod config;
 #[cfg(test)]
 mod conformance;
+mod deployment_changes;
+mod deployments;
 mod embedded;
 mod ends;
 mod events;
 mod file_values;
 mod kept_ends;
+mod key;
 mod live;
+mod moderation;
 mod object;
 mod operator;
 mod output;
@@ -29,6 +33,7 @@ mod worker;
 
 pub use catalog::CatalogModel;
 pub use config::{JobChoices, JobsConfig, ReplicateConfig};
+pub use deployments::Deployment;
 pub use embedded::{EmbeddedSettings, EmbeddedStore};
 pub use events::EventPlace;
 pub use live::{EventPlaceId, LiveEvent};

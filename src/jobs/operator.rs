@@ -11,8 +11,8 @@ use infergate_core::{AccountId, Refusal};
 
 use super::catalog::CatalogModel;
 use super::request::StoredRequest;
-use super::service::{Jobs, SubmitRequest};
-use super::store::{JobStore, StoreError, StoreStats, StoredJob};
+use super::service::{Jobs, SubmitRequest, unavailable};
+use super::store::{JobStore, StoreStats, StoredJob};
 use crate::telemetry::job_metrics::{JobLevels, JobQueueLevels};
 use crate::upstream::ModelRuntime;
 
@@ -43,6 +43,9 @@ pub enum RequeueError {
     /// The model takes no jobs any more.
     #[error("the model of the job is not configured any more, or takes no jobs")]
     NoModel,
+    /// The deployment is not there any more.
+    #[error("the deployment of the job is not there any more")]
+    NoDeployment,
     /// The submit was refused.
     #[error("the submit was refused: {}", .0.row().message)]
     Refused(Refusal),
@@ -185,10 +188,19 @@ impl Jobs {
         };
         let model = self.catalog.find(&self.shared, VersionName::Model(name));
         let (model, _) = model.ok_or(RequeueError::NoModel)?;
+        let deployments = &self.catalog.deployments;
+        let deployment = match &request.deployment {
+            None => None,
+            Some(name) => {
+                let found = deployments.of_name(name);
+                Some(found.ok_or(RequeueError::NoDeployment)?)
+            }
+        };
         let deadline = definition.limits.deadline;
         let submit = SubmitRequest {
             account: &accounts.by_id(&definition.account).spec,
             model: &model,
+            deployment: deployment.as_deref(),
             kind: definition.kind,
             class: definition.class,
             cancel_after: deadline.map(|deadline| deadline.since(definition.created)),
@@ -234,11 +246,6 @@ fn queued_by_class(state: &DeployableState) -> [u64; 4] {
     // The first class is that of released jobs.
     queued[0] += u64::from(state.queued).saturating_sub(scheduled);
     queued
-}
-
-fn unavailable(error: &StoreError) -> Refusal {
-    tracing::debug!(%error, "the store of jobs");
-    Refusal::JobsUnavailable
 }
 
 #[cfg(test)]

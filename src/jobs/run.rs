@@ -15,12 +15,14 @@ use infergate_core::model::{Access, AccountSpec, Catalog, Task};
 use infergate_core::{Millis, Refusal};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 
 use super::ends::{RunDecision, RunFacts, decide, outcome};
 use super::events::{self, EndTimes};
 use super::file_values::{JobFiles, OutputNotStored};
 use super::kept_ends::{KeptEnds, WritePauses};
 use super::live::{LiveOutput, LiveOutputs};
+use super::moderation::Moderator;
 use super::output::OutputCollector;
 use super::receiver::JobDownstream;
 use super::request::{JobResult, StoredRequest, run_target};
@@ -32,13 +34,15 @@ use crate::files::Files;
 use crate::http1::Fields;
 use crate::pipeline::{
     AuthenticatedRequest, InferenceRequest, JobHeader, RequestContext, RequestError,
-    RequestedOperation, run,
+    RequestedOperation, run, settle_account,
 };
 use crate::state::Shared;
 use crate::upstream::Permit;
 
 /// Wait of a job whose account's neurons are held by others.
 const QUOTA_WAIT: Millis = Millis(1000);
+/// Longest wait of a job whose account is over its pace: tokens of others may come back sooner.
+const QUOTA_WAIT_MAX: Millis = Millis(30_000);
 
 /// Parts that runs of one process need.
 pub struct RunContext {
@@ -60,6 +64,8 @@ pub struct RunContext {
     pub files: Arc<Files>,
     /// Ends that the store does not take at the moment.
     pub kept: Arc<KeptEnds>,
+    /// Client of moderation.
+    pub moderator: Moderator,
 }
 
 /// Finished run: its facts, its output and its context, which has the bill.
@@ -106,6 +112,9 @@ impl RunContext {
                 return;
             }
         }
+        if !self.is_passed(&taken, &request, stop.clone()).await {
+            return;
+        }
         let live = self.live.begin(taken.definition.id, self.clock.now());
         let receiver = self.receiver(&taken, stop, Arc::clone(&live.output));
         let output = Arc::clone(&live.output);
@@ -118,10 +127,42 @@ impl RunContext {
         }
     }
 
+    /// Returns whether a job may run: its input passes moderation, where there is one. Ends or releases it otherwise.
+    async fn is_passed(
+        &self,
+        taken: &TakenJob,
+        request: &StoredRequest,
+        mut stop: watch::Receiver<StopCause>,
+    ) -> bool {
+        let definition = &taken.definition;
+        let spec = {
+            let snapshot = self.shared.snapshot.load();
+            let model = snapshot.catalog.model(definition.model.as_str());
+            model.and_then(|(_, model)| model.jobs.moderation.clone())
+        };
+        let Some(spec) = spec else { return true };
+        let cause = tokio::select! {
+            is_allowed = self.moderator.allows(&spec, definition, &request.input) => {
+                if !is_allowed {
+                    self.finish_unrun(taken, EndReason::Moderated).await;
+                }
+                return is_allowed;
+            }
+            // A sender that is gone stops nothing.
+            cause = async { stop.wait_for(|cause| *cause != StopCause::None).await.map(|it| *it) } => cause,
+        };
+        match cause {
+            Ok(StopCause::Canceled(by)) => self.finish_unrun(taken, by.reason()).await,
+            Ok(StopCause::Drain) => self.release(taken, ReleaseCause::Drain, None).await,
+            _ => {}
+        }
+        false
+    }
+
     fn receiver(
         &self,
         taken: &TakenJob,
-        stop: tokio::sync::watch::Receiver<StopCause>,
+        stop: watch::Receiver<StopCause>,
         live: Arc<LiveOutput>,
     ) -> JobDownstream {
         let snapshot = self.shared.snapshot.load();
@@ -177,7 +218,10 @@ impl RunContext {
         let ended = match self.request(definition, request, &receiver, &mut ctx, permit) {
             Ok(inference) => {
                 ctx.begin_trace();
-                Box::pin(run(shared, &mut receiver, &mut ctx, inference)).await
+                let account = Arc::clone(&inference.authenticated.account);
+                let ended = Box::pin(run(shared, &mut receiver, &mut ctx, inference)).await;
+                settle_account(shared, &mut ctx, &account, &ended);
+                ended
             }
             Err(refusal) => Err(RequestError::Refused(refusal)),
         };
@@ -293,8 +337,9 @@ impl RunContext {
             RunDecision::Release(cause) => {
                 ctx.discard();
                 drop(ctx);
+                let pause = || quota_pause(facts.refusal.as_ref());
                 let not_before =
-                    (cause == ReleaseCause::QuotaWait).then(|| self.clock.now() + QUOTA_WAIT);
+                    (cause == ReleaseCause::QuotaWait).then(|| self.clock.now() + pause());
                 self.release(taken, cause, not_before).await;
                 return false;
             }
@@ -387,6 +432,11 @@ impl RunContext {
         let record = self.record(taken, end, (JobResult::failed(reason.text()), ""), &mut ctx);
         drop(ctx);
         self.write_end(taken, end, record).await;
+    }
+
+    /// Ends a job whose deployment has another model than when it was created.
+    pub async fn end_moved(&self, taken: &TakenJob) {
+        self.finish_unrun(taken, EndReason::ModelRemoved).await;
     }
 
     /// Writes an end, again and again until the store has it or knows better. Beyond the bound of ends that are kept,
@@ -544,6 +594,16 @@ fn refusal_text(refusal: &Refusal) -> String {
             pointer => format!("{pointer}: {message}"),
         },
         other => other.row().message.to_owned(),
+    }
+}
+
+/// Time until a job may run whose account is over its pace, or whose neurons are held by others.
+fn quota_pause(refusal: Option<&Refusal>) -> Millis {
+    match refusal {
+        Some(Refusal::RateLimited { retry_after }) => {
+            (*retry_after).clamp(QUOTA_WAIT, QUOTA_WAIT_MAX)
+        }
+        _ => QUOTA_WAIT,
     }
 }
 

@@ -11,19 +11,21 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use infergate_core::job::{
     CancelResult, CanceledBy, EndReason, JobClass, JobDefinition, JobId, JobKind, JobLimits,
-    JobState, NewJob, QueueLimits, SubmitResult, WorkerId, own_deadline,
+    JobState, NewJob, QueueLimits, StoreTime, SubmitResult, WorkerId, own_deadline,
 };
-use infergate_core::model::AccountSpec;
+use infergate_core::model::{AccountSpec, JobSpec};
 use infergate_core::{AccountId, Millis, Refusal};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::catalog::{CatalogModel, JobCatalog, JobPlace};
 use super::config::{JobChoices, JobsConfig};
+use super::deployments::Deployment;
 use super::embedded::{EmbeddedSettings, EmbeddedStore};
 use super::events::{self, EventPlace, UnrunEnds};
 use super::file_values::JobFiles;
 use super::live::{LiveOutput, LiveOutputs};
+use super::moderation::Moderator;
 use super::request::{JobResult, StoredRequest};
 use super::run::RunContext;
 use super::signals::{JobSignals, JobWatch, StopCause};
@@ -63,6 +65,8 @@ pub struct SubmitRequest<'a> {
     pub account: &'a AccountSpec,
     /// Model.
     pub model: &'a CatalogModel,
+    /// Deployment of the model, whose queue it joins; none for the model's own.
+    pub deployment: Option<&'a Deployment>,
     /// Kind.
     pub kind: JobKind,
     /// Class of its first run.
@@ -99,6 +103,16 @@ pub struct Jobs {
     is_webhook_revived: Arc<AtomicBool>,
 }
 
+impl SubmitRequest<'_> {
+    /// Rules of the job: the account's win over the deployment's, and those over the model's.
+    fn rules(&self) -> JobSpec {
+        let deployment = self.deployment;
+        let secs = deployment.and_then(|deployment| deployment.spec.max_run_lifetime_secs);
+        let rules = &self.model.runtime.spec.jobs;
+        rules.with_limits(&self.account.jobs, secs)
+    }
+}
+
 impl Jobs {
     /// Opens the store of `state_dir`.
     ///
@@ -129,6 +143,8 @@ impl Jobs {
             Arc::new(renderer),
             Arc::clone(shared.metrics.jobs()),
         )?;
+        let catalog = Arc::new(JobCatalog::new(store.deployments()));
+        catalog.deployments.set_configured(&choices.deployments);
         let resolver = Box::new(SystemResolver);
         let webhooks = WebhookClient::new(&folder, choices.clone(), resolver, None);
         Ok(Arc::new(Jobs {
@@ -136,7 +152,7 @@ impl Jobs {
             store: Arc::new(store),
             signals,
             clock,
-            catalog: Arc::default(),
+            catalog,
             choices: ArcSwap::from_pointee(choices),
             store_settings,
             worker_settings,
@@ -158,6 +174,8 @@ impl Jobs {
         set(&choices.jobs, &self.store_settings, &self.worker_settings);
         self.webhooks.configure(&choices);
         self.files.configure(choices.files.clone());
+        let deployments = &self.catalog.deployments;
+        deployments.set_configured(&choices.deployments);
         self.choices.store(Arc::new(choices));
         // Queues may have got a model, or lost it.
         self.signals.work.notify_one();
@@ -186,6 +204,7 @@ impl Jobs {
             webhooks: Arc::clone(&self.webhooks),
             files: Arc::clone(&self.files),
             kept: Arc::default(),
+            moderator: Moderator::default(),
         };
         let catalog = Arc::clone(&self.catalog);
         let settings = Arc::clone(&self.worker_settings);
@@ -211,6 +230,16 @@ impl Jobs {
                 Err(_) => tokio::time::sleep(LOOK_EVERY).await,
             }
         }
+    }
+
+    /// Looks for queues that nothing serves any more.
+    pub(super) fn look_for_unserved(&self) {
+        self.reloaded.notify_one();
+    }
+
+    /// Moment by the store's clock.
+    pub(super) fn now(&self) -> StoreTime {
+        self.clock.now()
     }
 
     async fn end_unserved_once(&self) -> Result<usize, StoreError> {
@@ -281,7 +310,7 @@ impl Jobs {
         limit: usize,
     ) -> Result<Vec<PendingWebhook>, Refusal> {
         let found = self.store.webhooks(is_dead, limit).await;
-        found.map_err(|error| refusal(&error))
+        found.map_err(|error| unavailable(&error))
     }
 
     /// Tries a webhook again that was given up. Returns false when there is none with this id.
@@ -298,7 +327,7 @@ impl Jobs {
             .store
             .settle_webhook(found.id, revived, "".into())
             .await;
-        let is_revived = settled.map_err(|error| refusal(&error))?;
+        let is_revived = settled.map_err(|error| unavailable(&error))?;
         self.is_webhook_revived.store(true, Ordering::Release);
         self.signals.webhooks.notify_one();
         Ok(is_revived)
@@ -353,7 +382,7 @@ impl Jobs {
             account: &request.account.id,
             callbacks: choices.callbacks_url.as_deref(),
         };
-        let lifetime = request.model.runtime.spec.jobs.max_run_lifetime_secs;
+        let lifetime = request.rules().max_run_lifetime_secs;
         let secs = choices.jobs.retention_secs.max(lifetime) + choices.jobs.keep_secs;
         let place = (&*request.request.base_url, secs);
         let input = own
@@ -384,7 +413,7 @@ impl Jobs {
         let submitted = self.store.submit(stored).await;
         let submitted = submitted.map_err(|error| match error {
             StoreError::Timeout => Refusal::JobOutcomeUnknown,
-            error => refusal(&error),
+            error => unavailable(&error),
         })?;
         Ok(match submitted {
             SubmitResult::Created => {
@@ -416,7 +445,7 @@ impl Jobs {
         payload_bytes: usize,
     ) -> NewJob {
         // Times are those of the model that the client named, bounds those of the queue.
-        let rules = &request.model.runtime.spec.jobs;
+        let rules = request.rules();
         let queue = &place.server.spec.jobs;
         let choices = self.choices.load();
         let created = self.clock.now();
@@ -431,7 +460,10 @@ impl Jobs {
         let definition = JobDefinition {
             id: JobId::from_random(None, fastrand::u128(..).to_be_bytes()),
             kind: request.kind,
-            deployable: place.queue,
+            deployable: match request.deployment {
+                Some(deployment) => deployment.queue.clone(),
+                None => place.queue,
+            },
             account: request.account.id.clone(),
             model: place.model.spec.id.clone(),
             flow: "".into(),
@@ -467,7 +499,7 @@ impl Jobs {
     /// The store cannot be read.
     pub async fn get(&self, id: JobId) -> Result<Option<StoredJob>, Refusal> {
         let found = self.store.get(id).await;
-        let mut found = found.map_err(|error| refusal(&error))?;
+        let mut found = found.map_err(|error| unavailable(&error))?;
         if let Some(job) = found.as_mut().filter(|job| job.state == JobState::Running)
             && let Some(live) = self.live.get(&id)
         {
@@ -494,7 +526,7 @@ impl Jobs {
         self.store
             .list(listing)
             .await
-            .map_err(|error| refusal(&error))
+            .map_err(|error| unavailable(&error))
     }
 
     /// Returns counts of the store.
@@ -502,7 +534,10 @@ impl Jobs {
     /// # Errors
     /// The store cannot be read.
     pub async fn stats(&self) -> Result<StoreStats, Refusal> {
-        self.store.stats().await.map_err(|error| refusal(&error))
+        self.store
+            .stats()
+            .await
+            .map_err(|error| unavailable(&error))
     }
 
     /// Cancels a job: a queued one has ended when this returns, a running one is asked to end.
@@ -511,7 +546,7 @@ impl Jobs {
     /// The store cannot be written.
     pub async fn cancel(&self, id: JobId, by: CanceledBy) -> Result<CancelResult, Refusal> {
         let canceled = self.store.cancel(id, by).await;
-        let canceled = canceled.map_err(|error| refusal(&error))?;
+        let canceled = canceled.map_err(|error| unavailable(&error))?;
         if let CancelResult::Requested(_) = canceled {
             self.signals.stop(&id, StopCause::Canceled(by));
         }
@@ -559,7 +594,7 @@ fn set(config: &JobsConfig, store: &EmbeddedSettings, worker: &WorkerSettings) {
 }
 
 /// Returns what a client gets for a failure of the store.
-fn refusal(error: &StoreError) -> Refusal {
+pub(super) fn unavailable(error: &StoreError) -> Refusal {
     tracing::debug!(%error, "the store of jobs");
     Refusal::JobsUnavailable
 }

@@ -14,6 +14,8 @@ use infergate_core::job::{
 };
 use infergate_core::{AccountId, ModelId};
 
+use super::deployments::{DeploymentResult, DeploymentWrite};
+
 /// Failure of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -221,10 +223,6 @@ pub trait JobStore: Send + Sync {
     /// Cancels a job.
     async fn cancel(&self, job: JobId, by: CanceledBy) -> Result<CancelResult, StoreError>;
     /// Reconciles what a worker holds. A store in the worker's own process needs none.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "stores of several processes need it")
-    )]
     async fn heartbeat(
         &self,
         worker: &WorkerId,
@@ -269,4 +267,9 @@ pub trait JobStore: Send + Sync {
         settlement: WebhookSettlement,
         result: Arc<str>,
     ) -> Result<bool, StoreError>;
+    /// Changes the deployments that accounts have made. The directory has the change when this returns.
+    async fn write_deployment(
+        &self,
+        write: DeploymentWrite,
+    ) -> Result<DeploymentResult, StoreError>;
 }

@@ -1,17 +1,19 @@
 //! Worker: turns free permits into runs of queued jobs. Permit first, job second.
 //!
-//! Not a queue: a job stays in the store until a permit for it is in hand. Each slot is a task that waits for a permit,
-//! takes one job, runs it and writes its end. Bounded by the model's permits, by [`ASKS_MAX`] waits for each queue and
-//! by `jobs.worker.concurrency_max` runs.
+//! Not a queue: a job stays in the store until a permit for it is in hand. Each slot is a task that waits for a permit
+//! of a model, takes one job of its queues, runs it and writes its end. Queues that share a model take turns by permit
+//! time. Bounded by the model's permits, by [`ASKS_MAX`] waits for each model and by `jobs.worker.concurrency_max` runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use infergate_core::Millis;
 use infergate_core::admission::{PermitClass, PermitRequest};
-use infergate_core::job::{DeployableKey, DeployableKind, TakeRequest, WorkerId};
+use infergate_core::job::{
+    DeployableKey, DeployableKind, ExpectedHold, QueueTurns, TakeRequest, TakenJob, WorkerId,
+};
+use infergate_core::{Millis, ModelId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -24,7 +26,7 @@ use super::store::StoredRun;
 use super::weights::ServedWeights;
 use crate::upstream::{GateEntry, ModelRuntime, Permit};
 
-/// Waits for permits of one queue at once.
+/// Waits for permits of one model at once.
 pub const ASKS_MAX: usize = 64;
 /// Pause after a model had no permit to wait for, or the store failed.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -50,14 +52,23 @@ pub struct Worker {
     turns: Mutex<HashMap<DeployableKey, u32>>,
     weights: ServedWeights,
     running: AtomicUsize,
+    /// Turns of queues that share a model's permits. Held for one choice.
+    queues: Mutex<QueueTurns>,
 }
 
 /// End of a slot.
 enum SlotEnd {
     /// Ran a job, or found none.
-    Done(DeployableKey),
+    Done(ModelId),
     /// The model has no permit to wait for, or the store failed.
-    Paused(DeployableKey),
+    Paused(ModelId),
+}
+
+/// Model whose permits queues with jobs wait for.
+struct WaitingModel {
+    runtime: Arc<ModelRuntime>,
+    /// Jobs of all its queues that can be taken.
+    ready: usize,
 }
 
 impl Worker {
@@ -74,6 +85,7 @@ impl Worker {
             turns: Mutex::default(),
             weights: ServedWeights::default(),
             running: AtomicUsize::new(0),
+            queues: Mutex::default(),
         }
     }
 
@@ -84,8 +96,8 @@ impl Worker {
         drain_timeout: impl Fn() -> Duration,
     ) {
         let mut slots: JoinSet<SlotEnd> = JoinSet::new();
-        let mut asks: HashMap<DeployableKey, Arc<AtomicUsize>> = HashMap::new();
-        let mut paused: HashMap<DeployableKey, Instant> = HashMap::new();
+        let mut asks: HashMap<ModelId, Arc<AtomicUsize>> = HashMap::new();
+        let mut paused: HashMap<ModelId, Instant> = HashMap::new();
         let signals = &self.context.signals;
         loop {
             let has_waiting = self.start_slots(&mut slots, &mut asks, &mut paused);
@@ -112,11 +124,11 @@ impl Worker {
     fn note(
         &self,
         ended: Result<SlotEnd, tokio::task::JoinError>,
-        paused: &mut HashMap<DeployableKey, Instant>,
+        paused: &mut HashMap<ModelId, Instant>,
     ) {
         match ended {
-            Ok(SlotEnd::Done(key)) => _ = paused.remove(&key),
-            Ok(SlotEnd::Paused(key)) => _ = paused.insert(key, Instant::now() + PAUSE),
+            Ok(SlotEnd::Done(model)) => _ = paused.remove(&model),
+            Ok(SlotEnd::Paused(model)) => _ = paused.insert(model, Instant::now() + PAUSE),
             Err(error) => tracing::error!(%error, "a slot for jobs ended: its job is queued again"),
         }
     }
@@ -125,64 +137,109 @@ impl Worker {
     fn start_slots(
         self: &Arc<Self>,
         slots: &mut JoinSet<SlotEnd>,
-        asks: &mut HashMap<DeployableKey, Arc<AtomicUsize>>,
-        paused: &mut HashMap<DeployableKey, Instant>,
+        asks: &mut HashMap<ModelId, Arc<AtomicUsize>>,
+        paused: &mut HashMap<ModelId, Instant>,
     ) -> bool {
         if !self.context.kept.is_empty() {
             // Further runs would only add to the ends that wait for the store.
             return true;
         }
         let concurrency_max = self.settings.concurrency_max.load(Ordering::Relaxed);
-        let mut has_waiting = false;
         let now = Instant::now();
         paused.retain(|_, until| *until > now);
         asks.retain(|_, count| count.load(Ordering::Relaxed) > 0);
-        for (key, ready) in self.context.signals.ready() {
-            has_waiting = true;
-            let Some(model) = self.catalog.of_queue(&self.context.shared, &key) else {
-                continue;
-            };
-            if paused.contains_key(&key) {
+        let ready = self.context.signals.ready();
+        let is_ready = |key: &DeployableKey| ready.iter().any(|(ready, _)| ready == key);
+        self.queues.lock().retain(is_ready);
+        for (id, model) in self.waiting_models(&ready) {
+            if paused.contains_key(&id) {
                 continue;
             }
-            let permits = usize::try_from(model.spec.permits()).unwrap_or(usize::MAX);
-            let wanted = ready.min(permits).min(ASKS_MAX);
-            let waiting = asks.entry(key.clone()).or_default();
+            let permits = usize::try_from(model.runtime.spec.permits()).unwrap_or(usize::MAX);
+            let wanted = model.ready.min(permits).min(ASKS_MAX);
+            let waiting = asks.entry(id).or_default();
             while waiting.load(Ordering::Relaxed) < wanted
                 && self.running.load(Ordering::Relaxed) + slots.len() < concurrency_max.max(1)
             {
                 let ask = CountGuard::new(Arc::clone(waiting));
-                slots.spawn(Arc::clone(self).slot(key.clone(), Arc::clone(&model), ask));
+                slots.spawn(Arc::clone(self).slot(Arc::clone(&model.runtime), ask));
             }
         }
-        has_waiting
+        !ready.is_empty()
+    }
+
+    /// Returns the models of queues with jobs: queues of one model wait for its permits together.
+    fn waiting_models(&self, ready: &[(DeployableKey, usize)]) -> HashMap<ModelId, WaitingModel> {
+        let mut models: HashMap<ModelId, WaitingModel> = HashMap::new();
+        for (key, count) in ready {
+            let Some(runtime) = self.catalog.of_queue(&self.context.shared, key) else {
+                continue;
+            };
+            let id = runtime.spec.id.clone();
+            let model = models
+                .entry(id)
+                .or_insert(WaitingModel { runtime, ready: 0 });
+            model.ready += count;
+        }
+        models
     }
 
     /// Serves a slot: a permit, a job, its run and its end.
-    async fn slot(
-        self: Arc<Self>,
-        key: DeployableKey,
-        model: Arc<ModelRuntime>,
-        ask: CountGuard,
-    ) -> SlotEnd {
+    async fn slot(self: Arc<Self>, model: Arc<ModelRuntime>, ask: CountGuard) -> SlotEnd {
+        let id = model.spec.id.clone();
         let Some(permit) = self.permit(&model).await else {
-            return SlotEnd::Paused(key);
+            return SlotEnd::Paused(id);
         };
         if !self.context.kept.is_empty() {
-            return SlotEnd::Paused(key);
+            return SlotEnd::Paused(id);
         }
-        let taken = self.take(&key, &permit.target.url).await;
+        let Some(turn) = self.choose(&id) else {
+            return SlotEnd::Done(id);
+        };
+        let taken = self.take(&turn.key, &permit.target.url).await;
         drop(ask);
         let Ok(taken) = taken else {
-            return SlotEnd::Paused(key);
+            return SlotEnd::Paused(id);
         };
         let Some(run) = taken else {
-            return SlotEnd::Done(key);
+            return SlotEnd::Done(id);
         };
+        if self.is_moved(&turn.key, &run.taken) {
+            // The permit is not one of the job's model.
+            drop(permit);
+            self.context.end_moved(&run.taken).await;
+            return SlotEnd::Done(id);
+        }
+        let turn = turn.begin();
         // The next slot of the queue may begin to wait.
         self.context.signals.work.notify_one();
         self.context.run(run, permit).await;
-        SlotEnd::Done(key)
+        drop(turn);
+        SlotEnd::Done(id)
+    }
+
+    /// Returns whether the deployment of a job has another model since the job was created.
+    fn is_moved(&self, queue: &DeployableKey, taken: &TakenJob) -> bool {
+        let deployment = self.catalog.deployments.of_queue(queue);
+        deployment.is_some_and(|it| it.spec.model != taken.definition.model)
+    }
+
+    /// Chooses the queue of a model that a permit is for: the one with the least permit time so far.
+    fn choose(self: &Arc<Self>, model: &ModelId) -> Option<QueueTurn> {
+        let shared = &self.context.shared;
+        let ready = self.context.signals.ready().into_iter();
+        let is_models = |key: &DeployableKey| {
+            let found = self.catalog.of_queue(shared, key);
+            found.is_some_and(|runtime| runtime.spec.id == *model)
+        };
+        let waiting: Vec<_> = ready.map(|(key, _)| key).filter(is_models).collect();
+        let (key, expected) = self.queues.lock().choose(&waiting)?;
+        Some(QueueTurn {
+            worker: Arc::clone(self),
+            key,
+            expected,
+            began: None,
+        })
     }
 
     /// Waits for a permit of the model. None when its gate has nothing to wait for.
@@ -295,6 +352,31 @@ fn permit_request() -> PermitRequest {
         is_bounded_elsewhere: true,
         class: PermitClass::Durable,
         has_alternative: false,
+    }
+}
+
+/// Turn of a queue; its permit time is counted by drop.
+struct QueueTurn {
+    worker: Arc<Worker>,
+    key: DeployableKey,
+    expected: ExpectedHold,
+    /// Moment at which the run began; none before there is one.
+    began: Option<Instant>,
+}
+
+impl QueueTurn {
+    fn begin(mut self) -> QueueTurn {
+        self.began = Some(Instant::now());
+        self
+    }
+}
+
+impl Drop for QueueTurn {
+    fn drop(&mut self) {
+        let hold = self.began.map(|began| began.elapsed().as_millis());
+        let hold = hold.map(|ms| Millis(u64::try_from(ms).unwrap_or(u64::MAX)));
+        let mut queues = self.worker.queues.lock();
+        queues.record(&self.key, self.expected, hold);
     }
 }
 

@@ -45,6 +45,8 @@ pub enum EventOwner {
 pub struct Capabilities {
     /// Takes units of the account's rates and of its concurrency.
     pub charges_rate: bool,
+    /// Its tokens are charged here although its rate is not.
+    pub charges_tokens: bool,
     /// The account's access to the model is checked here.
     pub checks_access: bool,
     /// The deadline is computed here, from model, configuration and caller.
@@ -67,6 +69,7 @@ pub struct Capabilities {
 
 const CLIENT: Capabilities = Capabilities {
     charges_rate: true,
+    charges_tokens: false,
     checks_access: true,
     sets_deadline: true,
     may_fall_back: true,
@@ -81,6 +84,7 @@ const CLIENT: Capabilities = Capabilities {
 /// The node before has charged and checked the request; it finds another place sooner than a queue here.
 const PEER: Capabilities = Capabilities {
     charges_rate: false,
+    charges_tokens: false,
     checks_access: false,
     sets_deadline: false,
     may_fall_back: false,
@@ -92,9 +96,11 @@ const PEER: Capabilities = Capabilities {
     event_owner: EventOwner::Responder,
 };
 
-/// The store has counted and queued the job, which holds a permit before it starts; its neurons are reserved here.
+/// The store has counted and queued the job, which holds a permit before it starts; its neurons are reserved and its
+/// tokens charged here.
 const JOB: Capabilities = Capabilities {
     charges_rate: false,
+    charges_tokens: true,
     checks_access: true,
     sets_deadline: false,
     may_fall_back: true,

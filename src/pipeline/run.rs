@@ -76,8 +76,9 @@ pub async fn run(
     ctx.set_deadline(model.spec.timeout_secs, *requested_timeout);
     ctx.reserve_quota(&account.spec, &model, &call)?;
     if ctx.can.charges_rate {
-        let now = || shared.clock.recent();
-        ctx.account_guard = account.enter(|| tokens_ahead(&call), now)?;
+        ctx.account_guard = account.enter(|| tokens_ahead(&call), || shared.clock.recent())?;
+    } else if ctx.can.charges_tokens {
+        ctx.account_guard = account.enter_job(tokens_ahead(&call), shared.clock.recent())?;
     }
     // 7 to 10, at the model, and at its fallbacks for as long as no server has started to work.
     let mut fallback = ModelFallback::begin(shared, ctx, &account.spec, model, call);

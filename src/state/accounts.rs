@@ -85,6 +85,27 @@ impl Account {
         Ok(Some(entered))
     }
 
+    /// Charges a job, whose run may use `tokens` tokens; nothing where the account has no such limit. Runs are not
+    /// among the requests under way.
+    ///
+    /// # Errors
+    /// [`Refusal::RateLimited`].
+    pub fn enter_job(
+        self: &Arc<Account>,
+        tokens: u64,
+        now: Millis,
+    ) -> Result<Option<AccountGuard>, Refusal> {
+        let Some(rate) = &self.tokens else {
+            return Ok(None);
+        };
+        rate.lock().take_many(tokens, now)?;
+        Ok(Some(AccountGuard {
+            account: Arc::clone(self),
+            is_in_flight: false,
+            tokens,
+        }))
+    }
+
     /// The lines that tell a client how much of its limits is left, as OpenAI writes them.
     pub fn rate_lines(&self, now: Millis) -> RateLines {
         let mut lines = RateLines::default();

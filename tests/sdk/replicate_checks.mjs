@@ -154,6 +154,32 @@ const checks = {
     assert.deepEqual(found.results.map((one) => one.name), ["echo"]);
     assert.deepEqual((await sdk.collections.list()).results, []);
   },
+  "the list of models is parsed, beside OpenAI's under the same path": async () => {
+    const listed = (await sdk.models.list()).results.map((one) => `${one.owner}/${one.name}`);
+    assert(listed.includes(ECHO) && listed.includes(SLOW), listed.join());
+  },
+  "a deployment is made, shown, listed, changed, run and deleted": async () => {
+    const version = await newestVersion();
+    const wanted = {
+      name: "javascript", model: ECHO, version, hardware: "gpu-a100", min_instances: 0, max_instances: 1,
+    };
+    const made = await sdk.deployments.create(wanted);
+    assert.deepEqual([made.owner, made.name, made.current_release.number], ["sdk", "javascript", 1]);
+    assert.deepEqual(await sdk.deployments.get("sdk", "javascript"), made);
+    const listed = (await sdk.deployments.list()).results.map((one) => one.name);
+    assert(listed.includes("javascript"), listed.join());
+    const changed = await sdk.deployments.update("sdk", "javascript", { max_instances: 3 });
+    assert.equal(changed.current_release.number, 2);
+    assert.equal(changed.current_release.configuration.max_instances, 3);
+    const begun = await sdk.deployments.predictions.create("sdk", "javascript", { input: INPUT });
+    const ended = await sdk.wait(begun, { interval: 50 });
+    assert.deepEqual([ended.status, ended.deployment], ["succeeded", "sdk/javascript"]);
+    await refusedWith(404, client("other-key").deployments.get("sdk", "javascript"));
+    await refusedWith(403, client("other-key").deployments.create(wanted));
+    await refusedWith(403, sdk.deployments.delete("acme", "prod"));
+    assert.equal(await sdk.deployments.delete("sdk", "javascript"), true);
+    await refusedWith(404, sdk.deployments.get("sdk", "javascript"));
+  },
   "a wrong key is an ApiError with status 401": async () => {
     const stranger = client("not-a-key");
     await refusedWith(401, stranger.run(ECHO, { input: INPUT }));

@@ -258,6 +258,74 @@ def catalogue():
 
 
 @check
+def model_list():
+    """the list of models is parsed, beside OpenAI's under the same path"""
+    listed = {one.id for one in sdk.models.list()}
+    assert {ECHO, SLOW} <= listed, listed
+
+
+@check
+def deployments():
+    """a deployment is made, shown, listed, changed, run and deleted"""
+    made = sdk.deployments.create(
+        name="python", model=ECHO, version=newest_version().id, hardware="gpu-a100",
+        min_instances=0, max_instances=1,
+    )
+    try:
+        equal((made.owner, made.name, made.current_release.number), ("sdk", "python", 1))
+        got = sdk.deployments.get("sdk/python")
+        release = got.current_release
+        equal((release.model, release.version), (ECHO, newest_version().id))
+        equal(release.created_by.username, "sdk")
+        assert "python" in [one.name for one in sdk.deployments.list().results]
+        changed = sdk.deployments.update("sdk", "python", max_instances=3)
+        equal(changed.current_release.number, 2)
+        equal(changed.current_release.configuration.max_instances, 3)
+        prediction = got.predictions.create(input=INPUT)
+        prediction.wait()
+        equal((prediction.status, "".join(prediction.output)), ("succeeded", "a warm gate"))
+        prediction = sdk.deployments.predictions.create("sdk/python", INPUT)
+        prediction.wait()
+        equal(prediction.status, "succeeded")
+        stranger = client("other-key")
+        equal(raises(ReplicateError, stranger.deployments.get, "sdk/python").status, 404)
+    finally:
+        sdk.deployments.delete("sdk", "python")
+    equal(raises(ReplicateError, sdk.deployments.get, "sdk/python").status, 404)
+
+
+@check
+def deployments_refused():
+    """what cannot be a deployment is refused with its reason"""
+    stranger = client("other-key")
+    for use, change, status in (
+        (sdk, {"hardware": "none"}, 422),
+        (sdk, {"model": "acme/nothing"}, 422),
+        (sdk, {"version": "0" * 64}, 422),
+        (stranger, {}, 403),
+    ):
+        wanted = {
+            "name": "refused", "model": ECHO, "version": newest_version().id,
+            "hardware": "gpu-a100", "min_instances": 0, "max_instances": 1, **change,
+        }
+        error = raises(ReplicateError, use.deployments.create, **wanted)
+        equal(error.status, status)
+
+
+@check
+def configured_deployment():
+    """a deployment of the configuration runs, and is changed by no one"""
+    prediction = sdk.deployments.predictions.create("acme/prod", INPUT)
+    prediction.wait()
+    equal(prediction.status, "succeeded")
+    for change in (
+        lambda: sdk.deployments.update("acme", "prod", max_instances=3),
+        lambda: sdk.deployments.delete("acme", "prod"),
+    ):
+        equal(raises(ReplicateError, change).status, 403)
+
+
+@check
 def wrong_key():
     """a wrong key is a ReplicateError with status 401"""
     stranger = client("not-a-key")

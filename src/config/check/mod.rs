@@ -8,6 +8,7 @@ mod accounts;
 mod bases;
 mod billing;
 mod cluster;
+mod deployments;
 mod discovery;
 mod endpoints;
 mod fallbacks;

@@ -251,7 +251,7 @@ fn check_ca_file(endpoint: &Cursor<'_>, problems: &mut Problems) {
     }
 }
 
-fn check_accounts(
+pub(super) fn check_accounts(
     model: &Cursor<'_>,
     accounts: &HashSet<String>,
     anonymous_allowed: bool,

@@ -8,8 +8,8 @@ use crate::telemetry::log;
 use crate::upstream::check_url;
 
 use super::{
-    accounts, bases, billing, cluster, endpoints, fallbacks, files, jobs, limits, listen, models,
-    plugins,
+    accounts, bases, billing, cluster, deployments, endpoints, fallbacks, files, jobs, limits,
+    listen, models, plugins,
 };
 
 /// Reports what cannot work to `problems` and what probably is not meant to `warnings`.
@@ -35,6 +35,7 @@ pub(in crate::config) fn check(
     billing::check(&root, problems, warnings);
     jobs::check(&root, problems);
     files::check(&root, problems, warnings);
+    deployments::check(&root, &accounts, &models, problems, warnings);
 }
 
 fn check_log(root: &Cursor<'_>, problems: &mut Problems) {

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! id, store_time, states  ←  deadline, retry, schedule, estimator  ←  record  ←  table
-//! lease, tracker, webhook, receivers, receiver_url, shard, group stand alone
+//! turns, lease, tracker, webhook, receivers, receiver_url, shard, group stand alone
 //! ```
 
 pub mod cancel_after;
@@ -24,6 +24,7 @@ mod shard;
 mod states;
 mod store_time;
 mod table;
+mod turns;
 pub mod webhook;
 
 pub use deadline::{DEADLINE_MIN, JobLimits, NextEnd, own_deadline};
@@ -41,3 +42,4 @@ pub use table::{
     CancelResult, DeployableState, FlowCounts, HeartbeatReply, HeldJobs, JobTable, NewJob,
     QueueLimits, Release, RunEnd, SubmitResult, TakeRequest, TakenJob,
 };
+pub use turns::{ExpectedHold, QueueTurns};

@@ -7,6 +7,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::AccountJobLimits;
 use crate::{AccountId, ModelId};
 
 /// SHA-256 of an API key. In text, 64 hex digits.
@@ -93,6 +94,13 @@ pub struct AccountSpec {
     /// Permission to choose a site with `x-infergate-site`; without effect on a single node.
     #[serde(default)]
     pub may_force_site: bool,
+    /// Deployments that the account may make by API, for models it may use.
+    #[serde(default)]
+    #[schemars(range(max = 1000))]
+    pub deployments_max: u32,
+    /// Limits of its jobs, in place of the models'.
+    #[serde(default)]
+    pub jobs: AccountJobLimits,
 }
 
 impl AccountSpec {
@@ -109,6 +117,8 @@ impl AccountSpec {
             models: Self::default_models(),
             max_priority: Self::default_max_priority(),
             may_force_site: false,
+            deployments_max: 0,
+            jobs: AccountJobLimits::default(),
         }
     }
 

@@ -3,6 +3,8 @@
 //! Neither a store nor a worker: the fields are the keys under `models[].jobs`. Times are seconds, bounds are in
 //! the names.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
@@ -112,6 +114,57 @@ pub enum WhenQuotaUsed {
     Wait,
 }
 
+/// Treatment of jobs whose input could not be moderated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModerationFailure {
+    /// The job fails.
+    #[default]
+    Fail,
+    /// The job runs.
+    Allow,
+}
+
+/// Moderation of inputs by a service of the operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModerationSpec {
+    /// URL that gets `{"id", "account", "model", "input"}` by POST before the job runs, and answers 2xx with
+    /// `{"flagged": true}` or `{"flagged": false}`.
+    pub url: Arc<str>,
+    /// Longest duration of the call, milliseconds.
+    #[serde(default = "ModerationSpec::default_timeout_ms")]
+    #[schemars(range(min = 1, max = 30_000))]
+    pub timeout_ms: u64,
+    /// Treatment of jobs when the service fails, is late, or answers something else.
+    #[serde(default)]
+    pub on_failure: ModerationFailure,
+}
+
+impl ModerationSpec {
+    fn default_timeout_ms() -> u64 {
+        2000
+    }
+}
+
+/// Limits of an account's jobs. Each one that is there replaces the model's and the deployment's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccountJobLimits {
+    /// Replaces `models[].jobs.predict_timeout_secs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -2_592_000, max = 2_592_000))]
+    pub predict_timeout_secs: Option<i64>,
+    /// Replaces `models[].jobs.train_timeout_secs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -2_592_000, max = 2_592_000))]
+    pub train_timeout_secs: Option<i64>,
+    /// Replaces `max_run_lifetime_secs` of models and deployments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_592_000))]
+    pub max_run_lifetime_secs: Option<u64>,
+}
+
 /// Durable jobs of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -157,6 +210,9 @@ pub struct JobSpec {
     pub output_max_mib: u64,
     /// Jobs of an account whose neurons of the day are used up.
     pub when_quota_used: WhenQuotaUsed,
+    /// Moderation of inputs before they run; none when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moderation: Option<ModerationSpec>,
 }
 
 impl JobSpec {
@@ -176,6 +232,23 @@ impl JobSpec {
     pub fn train_timeout(&self) -> Millis {
         let secs = self.train_timeout_secs.max(0).unsigned_abs();
         Millis::from_secs(secs).max(self.predict_timeout())
+    }
+
+    /// Rules for a job of an account, by way of a deployment with this lifetime: the account's limits win over the
+    /// deployment's, and those over the model's.
+    #[must_use]
+    pub fn with_limits(&self, account: &AccountJobLimits, deployment_secs: Option<u64>) -> JobSpec {
+        let mut rules = self.clone();
+        if let Some(secs) = account.max_run_lifetime_secs.or(deployment_secs) {
+            rules.max_run_lifetime_secs = secs;
+        }
+        if let Some(secs) = account.predict_timeout_secs {
+            rules.predict_timeout_secs = secs;
+        }
+        if let Some(secs) = account.train_timeout_secs {
+            rules.train_timeout_secs = secs;
+        }
+        rules
     }
 
     /// Permits that jobs may hold at once, of `limit`.
@@ -204,6 +277,7 @@ impl Default for JobSpec {
             cancel_grace_secs: 10,
             output_max_mib: 64,
             when_quota_used: WhenQuotaUsed::Fail,
+            moderation: None,
         }
     }
 }
@@ -222,6 +296,31 @@ mod tests {
         assert_eq!(spec(0, 10).predict_timeout(), Millis::from_secs(1800));
         assert_eq!(spec(-5, 10).train_timeout(), Millis::from_secs(1800));
         assert_eq!(spec(7, 10).train_timeout(), Millis::from_secs(10));
+    }
+
+    #[test]
+    fn the_limits_of_the_account_win_over_the_deployments_and_those_over_the_models() {
+        let model = JobSpec::default();
+        let lifetime = |account: Option<u64>, deployment| {
+            let account = AccountJobLimits {
+                max_run_lifetime_secs: account,
+                ..AccountJobLimits::default()
+            };
+            model
+                .with_limits(&account, deployment)
+                .max_run_lifetime_secs
+        };
+        assert_eq!(lifetime(None, None), 86_400);
+        assert_eq!(lifetime(None, Some(20)), 20);
+        assert_eq!(lifetime(Some(30), Some(20)), 30);
+        let account = AccountJobLimits {
+            predict_timeout_secs: Some(90_000),
+            train_timeout_secs: Some(0),
+            ..AccountJobLimits::default()
+        };
+        let rules = model.with_limits(&account, None);
+        assert_eq!(rules.predict_timeout(), Millis::from_secs(90_000));
+        assert_eq!(rules.train_timeout(), Millis::from_secs(90_000));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod backend;
 mod base;
 mod catalog;
 mod credentials;
+mod deployment;
 mod discovery;
 mod jobs;
 mod parameters;
@@ -19,11 +20,14 @@ pub use backend::{BackendName, Payload};
 pub use base::BaseSpec;
 pub use catalog::{Access, Catalog};
 pub use credentials::{AuthForm, HealthCheckSpec};
+pub use deployment::{DeploymentSpec, HardwareSpec, INSTANCES_MAX};
 pub use discovery::{
     ConsulSpec, DiscoveredEndpoint, DiscoveredEndpoints, DiscoverySource, DiscoverySpec,
     ENDPOINTS_MAX, KubernetesSpec, SlicePort, same_server,
 };
-pub use jobs::{FairBy, FlowMode, JobSpec, WhenQuotaUsed};
+pub use jobs::{
+    AccountJobLimits, FairBy, FlowMode, JobSpec, ModerationFailure, ModerationSpec, WhenQuotaUsed,
+};
 pub use parameters::{Parameters, RESERVED};
 pub use spec::{
     Algorithm, CaFile, EndpointSpec, ModelInAnswers, ModelSpec, PermitScope, QueueSpec, Secret,

@@ -413,6 +413,10 @@ pub struct ModelSpec {
     /// Base on whose endpoints the model runs, in place of its own: the servers exchange their weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<BaseSpec>,
+    /// Versions by which jobs name the model, the newest first; one that follows from what serves it when empty.
+    #[serde(default)]
+    #[schemars(length(max = 64), inner(regex(pattern = "^[0-9a-f]{64}$")))]
+    pub versions: Vec<Arc<str>>,
 }
 
 /// Name of the model in responses.
@@ -454,6 +458,7 @@ impl ModelSpec {
             jobs: JobSpec::default(),
             trainer: None,
             base: None,
+            versions: Vec::new(),
         }
     }
 

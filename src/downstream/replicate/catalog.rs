@@ -14,9 +14,6 @@ use crate::jobs::{CatalogModel, Jobs};
 use crate::state::Shared;
 use crate::telemetry::clock::rfc3339;
 
-/// Hardware that is shown where none is configured.
-const HARDWARE: [(&str, &str); 1] = [("CPU", "cpu")];
-
 /// Answers a route of the catalogue.
 pub(super) fn show(
     shared: &Shared,
@@ -50,7 +47,7 @@ pub(super) fn show(
             replicate::models(&views)
         }
         ReplicateRoute::Collections => replicate::models(&[]),
-        ReplicateRoute::Hardware => replicate::hardware(&HARDWARE),
+        ReplicateRoute::Hardware => hardware(jobs),
         ReplicateRoute::Account => replicate::account(account.id.as_str()),
         ReplicateRoute::WebhookSecret => {
             replicate::webhook_secret(&jobs.webhook_secret(&account.id)?)
@@ -58,6 +55,24 @@ pub(super) fn show(
         _ => return Err(Refusal::NoSuchRoute),
     };
     Ok(RouteAnswer::ok(body))
+}
+
+fn hardware(jobs: &Jobs) -> Vec<u8> {
+    let known = jobs.choices().hardware();
+    let pairs: Vec<_> = known.iter().map(|it| (&*it.name, &*it.sku)).collect();
+    replicate::hardware(&pairs)
+}
+
+/// Returns the models that an account may use, as members of their list beside OpenAI's.
+pub(in crate::downstream) fn listed(
+    shared: &Shared,
+    jobs: &Jobs,
+    account: &AccountSpec,
+    host: &str,
+) -> Vec<Value> {
+    let models = allowed(shared, jobs, account);
+    let views = models.iter().map(|model| view(shared, model, host));
+    views.map(|view| view.object()).collect()
 }
 
 fn is_allowed(account: &AccountSpec, model: &CatalogModel) -> bool {

@@ -15,13 +15,14 @@ use infergate_core::{Millis, Refusal};
 use sha2::{Digest, Sha256};
 
 use super::answer::RouteAnswer;
+use super::deployments::FoundDeployment;
 use super::objects;
 use crate::downstream::request_body;
 use crate::downstream::server::DownstreamServer;
 use crate::downstream::session::Session;
 use crate::jobs::{
-    CatalogModel, IdempotencyKey, Jobs, ShownStatus, StoredJob, StoredRequest, SubmitRequest,
-    replicate_object,
+    CatalogModel, Deployment, IdempotencyKey, Jobs, ShownStatus, StoredJob, StoredRequest,
+    SubmitRequest, replicate_object,
 };
 use crate::pipeline::{
     AuthenticatedRequest, Downstream, RequestContext, RequestError, RequestHead,
@@ -100,9 +101,9 @@ pub(super) async fn create(
     let (body, share) = request_body::read_body(shared, session, ctx, account).await?;
     let digest = digest(&head.target, &body);
     let read = read_create(&body)?;
-    let (model, submit) = prepare(server, jobs, request, (&head, read, digest), route)?;
+    let (model, deployment, submit) = prepare(server, jobs, request, (&head, read, digest), route)?;
     let stored = tokio::select! {
-        stored = jobs.submit(submit.of(&account.spec, &model)) => stored,
+        stored = jobs.submit(submit.of(&account.spec, &model, deployment.as_deref())) => stored,
         // The store drops a submit that it has not begun.
         () = session.closed() => return Err(RequestError::Aborted),
     };
@@ -155,10 +156,16 @@ struct PreparedSubmit {
 }
 
 impl PreparedSubmit {
-    fn of<'a>(self, account: &'a AccountSpec, model: &'a CatalogModel) -> SubmitRequest<'a> {
+    fn of<'a>(
+        self,
+        account: &'a AccountSpec,
+        model: &'a CatalogModel,
+        deployment: Option<&'a Deployment>,
+    ) -> SubmitRequest<'a> {
         SubmitRequest {
             account,
             model,
+            deployment,
             kind: self.kind,
             class: self.class,
             cancel_after: self.cancel_after,
@@ -169,6 +176,9 @@ impl PreparedSubmit {
     }
 }
 
+/// Submit with the parts that it borrows.
+type PreparedJob = (Arc<CatalogModel>, Option<Arc<Deployment>>, PreparedSubmit);
+
 /// Finds the model, checks what can be checked before the job is stored, and makes the stored request.
 fn prepare(
     server: &DownstreamServer,
@@ -176,12 +186,16 @@ fn prepare(
     request: &AuthenticatedRequest,
     (head, read, digest): (&CreateHead, CreateRequest, [u8; 32]),
     route: ReplicateRoute,
-) -> Result<(Arc<CatalogModel>, PreparedSubmit), Refusal> {
+) -> Result<PreparedJob, Refusal> {
     let account = &request.account.spec;
-    let (model, version) = find_model(server, jobs, account, &read, &route)?;
     let kind = match route {
         ReplicateRoute::CreateTraining(..) => JobKind::Training,
         _ => JobKind::Prediction,
+    };
+    let of_deployment = FoundDeployment::of_create(&server.shared, jobs, account, &route)?;
+    let ((model, version), deployment) = match of_deployment {
+        Some((found, version)) => ((found.model, version), Some(found.deployment)),
+        None => (find_model(server, jobs, account, &read, &route)?, None),
     };
     if kind == JobKind::Training {
         check_training(account, &model, &read)?;
@@ -210,7 +224,7 @@ fn prepare(
         api: "replicate".into(),
         webhook: read.webhook.map(Arc::from),
         webhook_events: events.map(|events| events.into_iter().map(Arc::from).collect()),
-        deployment: None,
+        deployment: deployment.as_ref().map(|it| Arc::clone(&it.spec.id)),
         stream_token: (kind == JobKind::Prediction && has_text_output(spec.task))
             .then(stream_token),
         destination: read.destination.map(Arc::from),
@@ -224,7 +238,7 @@ fn prepare(
         request: stored,
         key: head.key.clone().map(|key| IdempotencyKey { key, digest }),
     };
-    Ok((model, submit))
+    Ok((model, deployment, submit))
 }
 
 fn find_model(
@@ -242,7 +256,6 @@ fn find_model(
         ReplicateRoute::CreateOfModel(path) => {
             find(VersionName::Model(&path.full())).ok_or(Refusal::NoSuchModel)
         }
-        ReplicateRoute::CreateOfDeployment(_) => Err(Refusal::NoSuchModel),
         ReplicateRoute::CreateTraining(path, version) => {
             find(VersionName::OfModel(&path.full(), version)).ok_or(Refusal::NoSuchModel)
         }

@@ -2,16 +2,19 @@
 //!
 //! Not the jobs themselves, which are the durable path's. No event is left but for a create that is refused.
 
+use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::api::replicate::ReplicateRoute;
 
 use super::answer::RouteAnswer;
-use super::{catalog, create, files, objects, stream};
+use super::{catalog, create, deployments, files, objects, stream};
 use crate::downstream::request_body;
 use crate::downstream::server::DownstreamServer;
 use crate::downstream::session::Session;
 use crate::jobs::Jobs;
-use crate::pipeline::{AuthenticatedRequest, RequestContext, RequestError, respond};
+use crate::pipeline::{
+    AuthenticatedRequest, Downstream, RequestContext, RequestError, ResponseHead, respond,
+};
 
 /// Refusal where the configuration has no jobs.
 const NOT_CONFIGURED: Refusal = Refusal::NotSupported(
@@ -56,36 +59,41 @@ impl DownstreamServer {
                 // Reads leave no event, also where they are refused.
                 ctx.discard();
                 let host = objects::base_url(session.request_head(), jobs);
-                let search = self.search_text(session, ctx, &head, &route).await?;
-                self.answer_read(jobs, &head, (&host, search), route)
-                    .await?
+                let body = self.read_own_body(session, ctx, &head, &route).await?;
+                let asked = (&*host, &*body);
+                Box::pin(self.answer_own(jobs, &head, asked, route)).await?
             }
         };
         ctx.discard();
         send(session, ctx, answer).await
     }
 
-    /// Text of a search, which is its body; empty for other routes.
-    async fn search_text(
+    /// Body of a search or of a change; empty for other routes.
+    async fn read_own_body(
         &self,
         session: &mut Session,
         ctx: &mut RequestContext,
         head: &AuthenticatedRequest,
         route: &ReplicateRoute,
-    ) -> Result<String, RequestError> {
-        if *route != ReplicateRoute::Search {
-            return Ok(String::new());
+    ) -> Result<Bytes, RequestError> {
+        let has_body = match route {
+            ReplicateRoute::Search => true,
+            ReplicateRoute::Deployments(route) => route.has_body(),
+            _ => false,
+        };
+        if !has_body {
+            return Ok(Bytes::new());
         }
         let account = &head.account;
         let read = request_body::read_body(&self.shared, session, ctx, account).await?;
-        Ok(String::from_utf8_lossy(&read.0).into_owned())
+        Ok(read.0)
     }
 
-    async fn answer_read(
+    async fn answer_own(
         &self,
         jobs: &Jobs,
         head: &AuthenticatedRequest,
-        (host, search): (&str, String),
+        (host, body): (&str, &[u8]),
         route: ReplicateRoute,
     ) -> Result<RouteAnswer, Refusal> {
         let shared = &*self.shared;
@@ -96,7 +104,13 @@ impl DownstreamServer {
                 objects::list(jobs, account, (kind, &query), host).await
             }
             ReplicateRoute::Cancel(kind, id) => objects::cancel(jobs, account, kind, &id).await,
-            route => catalog::show(shared, jobs, account, (host, &search), route),
+            ReplicateRoute::Deployments(route) => {
+                deployments::answer(shared, jobs, account, body, route).await
+            }
+            route => {
+                let search = String::from_utf8_lossy(body);
+                catalog::show(shared, jobs, account, (host, &search), route)
+            }
         }
     }
 }
@@ -111,6 +125,13 @@ pub(super) async fn send(
         body,
         lines,
     } = answer;
+    if status == 204 {
+        let mut head = ResponseHead::new(status);
+        head.append("x-request-id", ctx.request_id().as_bytes());
+        head.extend(ctx.page_origin.lines());
+        let sent = session.respond(head, Bytes::new()).await;
+        return sent.map_err(|_| RequestError::Aborted);
+    }
     respond::json_with(session, ctx, (status, body), &lines)
         .await
         .map_err(|_| RequestError::Aborted)

@@ -5,9 +5,12 @@
 mod answer;
 mod catalog;
 mod create;
+mod deployments;
 mod dispatch;
 mod files;
 mod objects;
 mod stream;
 
+pub(super) use catalog::listed;
 pub(super) use files::download_signed;
+pub(super) use objects::base_url;

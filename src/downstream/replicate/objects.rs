@@ -21,7 +21,7 @@ const CANCEL_WAIT: Duration = Duration::from_secs(2);
 const NO_HOST: &str = "localhost";
 
 /// Scheme and host of a client's URLs.
-pub(super) fn base_url(head: RequestHead<'_>, jobs: &Jobs) -> String {
+pub(in crate::downstream) fn base_url(head: RequestHead<'_>, jobs: &Jobs) -> String {
     if let Some(url) = &jobs.choices().public_url {
         return url.trim_end_matches('/').to_owned();
     }

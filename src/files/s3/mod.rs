@@ -1,4 +1,4 @@
-//! Blobs in a store that speaks S3, over the gateway's own client: docs/decisions/037-object-store-for-s3.md
+//! Blobs in a store that speaks S3, over the gateway's own client: docs/decisions/038-object-store-for-s3.md
 //!
 //! ```text
 //! blobs, bucket (objects, cleaning)   writer (parts)   connector (requests)   digests (signatures)   faults (errors)

@@ -11,6 +11,7 @@ use infergate_core::job::{
 };
 
 use super::shared::Reply;
+use crate::jobs::deployments::{DeploymentResult, DeploymentWrite};
 use crate::jobs::store::{
     NewStoredJob, StoreError, StoreStats, StoredEnd, StoredRun, WebhookSettlement,
 };
@@ -34,6 +35,7 @@ pub(super) enum StoreCommand {
     Stats(Reply<StoreStats>),
     AcknowledgeEvents(Vec<i64>, Reply<()>),
     SettleWebhook(Arc<str>, WebhookSettlement, Arc<str>, Reply<bool>),
+    WriteDeployment(Box<DeploymentWrite>, Reply<DeploymentResult>),
     /// The process that had the store before, and let go of it, has ended.
     PredecessorEnded(Reply<()>),
 }
@@ -54,6 +56,7 @@ impl StoreCommand {
             StoreCommand::Stats(..) => "stats",
             StoreCommand::AcknowledgeEvents(..) => "acknowledge_events",
             StoreCommand::SettleWebhook(..) => "settle_webhook",
+            StoreCommand::WriteDeployment(..) => "write_deployment",
             StoreCommand::PredecessorEnded(..) => "predecessor_ended",
         }
     }
@@ -75,6 +78,7 @@ impl StoreCommand {
             StoreCommand::EndQueued(.., reply) => reply.send(Err(error)),
             StoreCommand::Stats(reply) => reply.send(Err(error)),
             StoreCommand::SettleWebhook(.., reply) => reply.send(Err(error)),
+            StoreCommand::WriteDeployment(_, reply) => reply.send(Err(error)),
         }
     }
 

@@ -15,13 +15,14 @@ use infergate_core::job::{
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params, params_from_iter};
 
+use crate::jobs::deployments::{DeploymentResult, DeploymentWrite, StoredDeployment};
 use crate::jobs::store::{
     EndRecord, IdempotencyKey, JobListing, PendingEvent, PendingWebhook, StoredJob,
     WebhookSettlement,
 };
 
 /// Version of the tables below.
-const SCHEMA_VERSION: i64 = 1;
+const SCHEMA_VERSION: i64 = 2;
 /// Wait for the lock of another connection: readers never hold it for long.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pages of the write-ahead log after which it is copied into the file, 4 KiB each.
@@ -74,6 +75,15 @@ CREATE INDEX keys_by_expiry ON keys (expires);
 CREATE TABLE paused (deployable TEXT PRIMARY KEY) WITHOUT ROWID;
 ";
 
+/// Tables that version 2 has in addition.
+const SCHEMA_2: &str = "
+CREATE TABLE deployments (
+    name TEXT PRIMARY KEY,
+    account TEXT NOT NULL,
+    document TEXT NOT NULL
+) WITHOUT ROWID;
+";
+
 /// Connection to the database.
 pub(super) struct Database {
     connection: Connection,
@@ -123,12 +133,16 @@ impl Database {
         let version: i64 = self
             .connection
             .pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if version == 0 {
+        let steps = [SCHEMA, SCHEMA_2];
+        let made = usize::try_from(version).ok();
+        if let Some(missing) = made.and_then(|made| steps.get(made..)) {
             let transaction = self.connection.transaction()?;
-            transaction.execute_batch(SCHEMA)?;
+            for step in missing {
+                transaction.execute_batch(step)?;
+            }
             transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
             transaction.commit()?;
-        } else if version != SCHEMA_VERSION {
+        } else {
             return Err(failure(&format!(
                 "the file has version {version}, this program reads {SCHEMA_VERSION}"
             )));
@@ -475,10 +489,64 @@ impl Database {
         Ok(())
     }
 
+    /// Returns the deployments that accounts have made, by name.
+    pub fn deployments(&self) -> SqlResult<Vec<StoredDeployment>> {
+        let sql = "SELECT document FROM deployments ORDER BY name";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let rows = statement.query_map([], |row| json_column(row, 0))?;
+        rows.collect()
+    }
+
+    pub fn write_deployment(&self, write: &DeploymentWrite) -> SqlResult<DeploymentResult> {
+        let (sql, deployment) = match write {
+            DeploymentWrite::Create(deployment, max) => {
+                let sql = "SELECT count(*), count(*) FILTER (WHERE name = ?2) FROM deployments
+                           WHERE account = ?1 OR name = ?2";
+                let count = |row: &Row<'_>| Ok((row.get::<_, u32>(0)?, row.get::<_, u32>(1)?));
+                let values = params![deployment.account.as_str(), &*deployment.spec.id];
+                let mut statement = self.connection.prepare_cached(sql)?;
+                match statement.query_row(values, count)? {
+                    (_, 1..) => return Ok(DeploymentResult::Exists),
+                    (made, _) if made >= *max => return Ok(DeploymentResult::Full),
+                    _ => {}
+                }
+                let sql = "INSERT INTO deployments (name, account, document) VALUES (?1, ?2, ?3)";
+                (sql, deployment)
+            }
+            DeploymentWrite::Release(deployment) => {
+                let sql = "UPDATE deployments SET document = ?3 WHERE name = ?1 AND account = ?2
+                           AND document ->> 'release' = ?4";
+                (sql, deployment)
+            }
+            DeploymentWrite::Remove(name) => {
+                let sql = "DELETE FROM deployments WHERE name = ?1";
+                let changed = self.connection.prepare_cached(sql)?.execute([&**name])?;
+                return Ok(deployment_result(changed));
+            }
+        };
+        let (name, account) = (&*deployment.spec.id, deployment.account.as_str());
+        let document = json_text(deployment)?;
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let changed = match write {
+            DeploymentWrite::Release(next) => {
+                statement.execute(params![name, account, document, next.release - 1])?
+            }
+            _ => statement.execute(params![name, account, document])?,
+        };
+        Ok(deployment_result(changed))
+    }
+
     /// Gives free pages back to the file system, a bounded number of them.
     pub fn shrink(&self) -> SqlResult<()> {
         self.connection
             .execute_batch("PRAGMA incremental_vacuum(256)")
+    }
+}
+
+fn deployment_result(changed: usize) -> DeploymentResult {
+    match changed {
+        0 => DeploymentResult::Stale,
+        _ => DeploymentResult::Done,
     }
 }
 

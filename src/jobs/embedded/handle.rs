@@ -22,6 +22,7 @@ use super::handover::serve_predecessor;
 use super::owner::StoreOwner;
 use super::reader::{Query, StoreReader};
 use super::shared::{EmbeddedSettings, OwnerShared, Reply};
+use crate::jobs::deployments::{DeploymentDirectory, DeploymentResult, DeploymentWrite};
 use crate::jobs::signals::JobSignals;
 use crate::jobs::store::{
     EndRenderer, JobListing, JobStore, NewStoredJob, PendingEvent, PendingWebhook, StoreError,
@@ -67,6 +68,7 @@ impl EmbeddedStore {
             predecessors: Mutex::default(),
             metrics,
             levels: Mutex::default(),
+            deployments: Arc::default(),
         });
         let (commands, waiting) = mpsc::sync_channel(WAITING_MAX);
         let (opened, is_open) = mpsc::sync_channel(1);
@@ -101,6 +103,11 @@ impl EmbeddedStore {
     /// Returns counts that are about a second old. Waits for nothing.
     pub fn levels(&self) -> Arc<StoreStats> {
         Arc::clone(&self.shared.levels.lock())
+    }
+
+    /// Returns the directory in which the deployments that are kept are shown.
+    pub fn deployments(&self) -> Arc<DeploymentDirectory> {
+        Arc::clone(&self.shared.deployments)
     }
 
     /// Returns the path of the file.
@@ -283,6 +290,14 @@ impl JobStore for EmbeddedStore {
         result: Arc<str>,
     ) -> Result<bool, StoreError> {
         self.call(|reply| StoreCommand::SettleWebhook(id, settlement, result, reply))
+            .await
+    }
+
+    async fn write_deployment(
+        &self,
+        write: DeploymentWrite,
+    ) -> Result<DeploymentResult, StoreError> {
+        self.call(|reply| StoreCommand::WriteDeployment(Box::new(write), reply))
             .await
     }
 }

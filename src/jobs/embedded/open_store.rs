@@ -13,6 +13,7 @@ use infergate_core::job::{
 use super::command::StoreCommand;
 use super::database::Database;
 use super::shared::{OwnerShared, Reply};
+use crate::jobs::deployments::DeploymentResult;
 use crate::jobs::store::{EndRecord, NewStoredJob, StoreError, StoreStats, StoredRun};
 
 /// Jobs that time ends, or that are due, in one transaction.
@@ -36,6 +37,7 @@ pub(super) struct BatchHints {
     pub outcomes: Vec<JobOutcome>,
     pub changed: Vec<JobId>,
     pub has_webhooks: bool,
+    pub has_deployments: bool,
 }
 
 impl OpenStore {
@@ -190,6 +192,11 @@ impl OpenStore {
             StoreCommand::SettleWebhook(id, settlement, result, reply) => {
                 let place = self.database.settle_webhook(&id, &settlement, &result)?;
                 answers.push(later(reply, place.is_some()));
+            }
+            StoreCommand::WriteDeployment(write, reply) => {
+                let result = self.database.write_deployment(&write)?;
+                hints.has_deployments |= result == DeploymentResult::Done;
+                answers.push(later(reply, result));
             }
         }
         self.write_changes(shared, hints, None)

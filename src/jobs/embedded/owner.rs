@@ -136,6 +136,7 @@ impl StoreOwner {
                     tracing::info!(%path, live, "the store of jobs is open");
                 }
                 self.open = Some(open);
+                self.publish_deployments();
                 self.publish_ready();
                 self.publish_levels();
             }
@@ -309,6 +310,10 @@ impl StoreOwner {
         });
         match written {
             Ok(()) => {
+                // Before the answers: who has one finds the change.
+                if hints.has_deployments {
+                    self.publish_deployments();
+                }
                 for answer in answers {
                     answer(None);
                 }
@@ -369,6 +374,16 @@ impl StoreOwner {
         *self.shared.levels.lock() = levels;
         let took = self.shared.clock.now().since(now).0;
         self.levels_at = now + Millis((took * LEVELS_PART).max(LEVELS_EVERY_MS));
+    }
+
+    fn publish_deployments(&self) {
+        let Some(open) = &self.open else { return };
+        match open.database.deployments() {
+            Ok(deployments) => self.shared.deployments.set_stored(deployments),
+            Err(error) => {
+                tracing::error!(%error, "deployments cannot be read from the store of jobs")
+            }
+        }
     }
 
     fn publish_ready(&self) {

@@ -11,6 +11,7 @@ use infergate_core::job::{EndReason, JobOutcome, WorkerId};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::jobs::deployments::DeploymentDirectory;
 use crate::jobs::signals::JobSignals;
 use crate::jobs::store::{EndRenderer, StoreError, StoreStats};
 use crate::jobs::store_clock::StoreClock;
@@ -48,6 +49,8 @@ pub(super) struct OwnerShared {
     /// Workers of the process that let go of the store for this one, while it lives. Held for one copy.
     pub predecessors: Mutex<Vec<WorkerId>>,
     pub metrics: Arc<JobMetrics>,
+    /// Deployments that accounts have made, as they are committed.
+    pub deployments: Arc<DeploymentDirectory>,
     /// Counts as they were lately. Held for one copy.
     pub levels: Mutex<Arc<StoreStats>>,
 }

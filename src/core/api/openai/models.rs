@@ -3,7 +3,7 @@
 //! Access is decided elsewhere: the caller hands in the models that an account may use.
 
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::model::ModelSpec;
 
@@ -27,11 +27,23 @@ fn model_object(model: &ModelSpec, created_unix_secs: u64) -> OpenAiModel<'_> {
 }
 
 /// `GET /v1/models`.
-pub fn models<'a>(models: impl Iterator<Item = &'a ModelSpec>, created_unix_secs: u64) -> Vec<u8> {
+///
+/// `others` is the list of the Replicate API, which has the same path: both stand in one object.
+pub fn models<'a>(
+    models: impl Iterator<Item = &'a ModelSpec>,
+    created_unix_secs: u64,
+    others: Option<Vec<Value>>,
+) -> Vec<u8> {
     let data: Vec<_> = models
         .map(|model| model_object(model, created_unix_secs))
         .collect();
-    serde_json::to_vec(&json!({ "object": "list", "data": data })).unwrap_or_default()
+    let mut list = json!({ "object": "list", "data": data });
+    if let Some(results) = others {
+        list["previous"] = Value::Null;
+        list["next"] = Value::Null;
+        list["results"] = results.into();
+    }
+    serde_json::to_vec(&list).unwrap_or_default()
 }
 
 /// `GET /v1/models/{id}`.

@@ -2,6 +2,7 @@
 //!
 //! Bytes ↔ values only: jobs are kept and run elsewhere. Shapes: <https://replicate.com/docs/reference/http>.
 
+mod deployments;
 mod descriptor;
 mod error;
 mod files;
@@ -12,6 +13,7 @@ mod routes;
 #[cfg(test)]
 mod tests;
 
+pub use deployments::{DeploymentRequest, DeploymentView, deployment, deployments};
 pub(in crate::api) use descriptor::Replicate;
 pub use files::FileView;
 pub use preference::{WAIT_MAX_SECS, wait_preference};
@@ -20,4 +22,4 @@ pub use response::{
     ModelView, PageView, PredictionUrls, PredictionView, account, hardware, model, models,
     text_output_schema, versions, webhook_secret,
 };
-pub use routes::{JobCollection, ModelPath, ReplicateRoute};
+pub use routes::{DeploymentRoute, JobCollection, ModelPath, ReplicateRoute};

@@ -150,7 +150,8 @@ impl ModelView<'_> {
         })
     }
 
-    fn object(&self) -> Value {
+    /// Returns the object.
+    pub fn object(&self) -> Value {
         let (owner, name) = self.path.split_once('/').unwrap_or(("", self.path));
         json!({
             "url": self.url,

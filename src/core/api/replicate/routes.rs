@@ -42,6 +42,28 @@ impl ModelPath {
     }
 }
 
+/// Route of deployments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeploymentRoute {
+    /// Lists them.
+    List,
+    /// Makes one of the body.
+    Create,
+    /// Shows one.
+    Get(ModelPath),
+    /// Changes one by the body.
+    Update(ModelPath),
+    /// Removes one.
+    Delete(ModelPath),
+}
+
+impl DeploymentRoute {
+    /// Returns whether the request has a body that counts.
+    pub const fn has_body(&self) -> bool {
+        matches!(self, DeploymentRoute::Create | DeploymentRoute::Update(_))
+    }
+}
+
 /// Route of the dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicateRoute {
@@ -71,6 +93,8 @@ pub enum ReplicateRoute {
     Collections,
     /// Lists hardware.
     Hardware,
+    /// Shows or changes deployments.
+    Deployments(DeploymentRoute),
     /// Shows the account.
     Account,
     /// Shows the secret that webhooks are signed with.
@@ -205,6 +229,9 @@ fn find(method: &str, parts: &[&str], query: &str) -> Option<ReplicateRoute> {
         ("QUERY", ["models"]) => ReplicateRoute::Search,
         ("GET", ["collections"]) => ReplicateRoute::Collections,
         ("GET", ["hardware"]) => ReplicateRoute::Hardware,
+        (method, ["deployments", rest @ ..]) => {
+            ReplicateRoute::Deployments(find_deployment(method, rest)?)
+        }
         ("GET", ["account"]) => ReplicateRoute::Account,
         ("GET", ["webhooks", "default", "secret"]) => ReplicateRoute::WebhookSecret,
         ("GET", ["streams", id]) => ReplicateRoute::Stream(owned(id), query.to_owned()),
@@ -215,6 +242,24 @@ fn find(method: &str, parts: &[&str], query: &str) -> Option<ReplicateRoute> {
         ("GET", ["files", id, "download"]) => {
             ReplicateRoute::DownloadFile(owned(id), query.to_owned())
         }
+        _ => return None,
+    })
+}
+
+fn find_deployment(method: &str, rest: &[&str]) -> Option<DeploymentRoute> {
+    let path = || match rest {
+        [owner, name] => Some(ModelPath {
+            owner: owned(owner),
+            name: owned(name),
+        }),
+        _ => None,
+    };
+    Some(match (method, rest.len()) {
+        ("GET", 0) => DeploymentRoute::List,
+        ("POST", 0) => DeploymentRoute::Create,
+        ("GET", 2) => DeploymentRoute::Get(path()?),
+        ("PATCH", 2) => DeploymentRoute::Update(path()?),
+        ("DELETE", 2) => DeploymentRoute::Delete(path()?),
         _ => return None,
     })
 }
