@@ -44,11 +44,11 @@ pub enum DeploymentWrite {
 pub enum DeploymentResult {
     /// Kept.
     Done,
-    /// There is one of this name.
+    /// Another one has this name.
     Exists,
     /// The account has as many as it may.
     Full,
-    /// There is none of this name, or it has another release meanwhile.
+    /// None has this name, or it has another release meanwhile.
     Stale,
 }
 
@@ -63,7 +63,7 @@ pub struct Deployment {
     pub release: u32,
     /// Moment of the release; none of the configuration's.
     pub released: Option<StoreTime>,
-    /// Its queue.
+    /// Queue of the deployment.
     pub queue: DeployableKey,
 }
 
@@ -105,7 +105,7 @@ struct DeploymentTable {
     by_queue: HashMap<DeployableKey, Arc<Deployment>>,
 }
 
-/// Both sources, from which the table is made.
+/// Sources, from which the table is made.
 #[derive(Default)]
 struct DeploymentSources {
     configured: Vec<DeploymentSpec>,

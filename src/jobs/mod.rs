@@ -23,6 +23,7 @@ mod output;
 mod receiver;
 mod request;
 mod run;
+mod run_body;
 mod service;
 mod signals;
 mod store;

@@ -116,7 +116,7 @@ struct ClassQueue {
     flows: HashMap<Arc<str>, Flow>,
     /// Flows with jobs.
     active: BTreeSet<(u64, Arc<str>)>,
-    /// Those of them that have had no turn since they became active.
+    /// Active flows that have had no turn since they became active.
     fresh: BTreeSet<(u64, Arc<str>)>,
     /// Virtual time of the flow served last.
     now: u64,
@@ -224,7 +224,7 @@ impl ClassQueue {
 
     /// Moves flows that still wait for their first turn to one step behind a flow that has got time back.
     ///
-    /// Their places were reckoned from a charge that was too high. Where they stayed, the flow that was charged would
+    /// Places of such flows were reckoned from a charge that was too high. Where they stayed, the flow that was charged would
     /// be served before them until it had used that charge up.
     fn bring_fresh_after(&mut self, time: u64, step: u64) {
         let entry = time.saturating_add(step);

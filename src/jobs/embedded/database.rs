@@ -1,4 +1,4 @@
-//! Rows of the embedded store in SQLite. The only file with SQL.
+//! Rows of the embedded store in SQLite. With `deployment_rows` the only file with SQL.
 //!
 //! Not the meaning of the queue: rows are written as the table has decided. WAL with `synchronous=FULL`: a committed
 //! transaction is on the disk (<https://www.sqlite.org/pragma.html#pragma_synchronous>).
@@ -15,7 +15,6 @@ use infergate_core::job::{
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params, params_from_iter};
 
-use crate::jobs::deployments::{DeploymentResult, DeploymentWrite, StoredDeployment};
 use crate::jobs::store::{
     EndRecord, IdempotencyKey, JobListing, PendingEvent, PendingWebhook, StoredJob,
     WebhookSettlement,
@@ -86,7 +85,7 @@ CREATE TABLE deployments (
 
 /// Connection to the database.
 pub(super) struct Database {
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// Purpose of a connection.
@@ -489,64 +488,10 @@ impl Database {
         Ok(())
     }
 
-    /// Returns the deployments that accounts have made, by name.
-    pub fn deployments(&self) -> SqlResult<Vec<StoredDeployment>> {
-        let sql = "SELECT document FROM deployments ORDER BY name";
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let rows = statement.query_map([], |row| json_column(row, 0))?;
-        rows.collect()
-    }
-
-    pub fn write_deployment(&self, write: &DeploymentWrite) -> SqlResult<DeploymentResult> {
-        let (sql, deployment) = match write {
-            DeploymentWrite::Create(deployment, max) => {
-                let sql = "SELECT count(*), count(*) FILTER (WHERE name = ?2) FROM deployments
-                           WHERE account = ?1 OR name = ?2";
-                let count = |row: &Row<'_>| Ok((row.get::<_, u32>(0)?, row.get::<_, u32>(1)?));
-                let values = params![deployment.account.as_str(), &*deployment.spec.id];
-                let mut statement = self.connection.prepare_cached(sql)?;
-                match statement.query_row(values, count)? {
-                    (_, 1..) => return Ok(DeploymentResult::Exists),
-                    (made, _) if made >= *max => return Ok(DeploymentResult::Full),
-                    _ => {}
-                }
-                let sql = "INSERT INTO deployments (name, account, document) VALUES (?1, ?2, ?3)";
-                (sql, deployment)
-            }
-            DeploymentWrite::Release(deployment) => {
-                let sql = "UPDATE deployments SET document = ?3 WHERE name = ?1 AND account = ?2
-                           AND document ->> 'release' = ?4";
-                (sql, deployment)
-            }
-            DeploymentWrite::Remove(name) => {
-                let sql = "DELETE FROM deployments WHERE name = ?1";
-                let changed = self.connection.prepare_cached(sql)?.execute([&**name])?;
-                return Ok(deployment_result(changed));
-            }
-        };
-        let (name, account) = (&*deployment.spec.id, deployment.account.as_str());
-        let document = json_text(deployment)?;
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let changed = match write {
-            DeploymentWrite::Release(next) => {
-                statement.execute(params![name, account, document, next.release - 1])?
-            }
-            _ => statement.execute(params![name, account, document])?,
-        };
-        Ok(deployment_result(changed))
-    }
-
     /// Gives free pages back to the file system, a bounded number of them.
     pub fn shrink(&self) -> SqlResult<()> {
         self.connection
             .execute_batch("PRAGMA incremental_vacuum(256)")
-    }
-}
-
-fn deployment_result(changed: usize) -> DeploymentResult {
-    match changed {
-        0 => DeploymentResult::Stale,
-        _ => DeploymentResult::Done,
     }
 }
 
@@ -559,11 +504,14 @@ fn as_sql(at: StoreTime) -> i64 {
     i64::try_from(at.0).unwrap_or(i64::MAX)
 }
 
-fn json_text<T: serde::Serialize>(value: &T) -> SqlResult<String> {
+pub(super) fn json_text<T: serde::Serialize>(value: &T) -> SqlResult<String> {
     serde_json::to_string(value).map_err(|error| failure(&error.to_string()))
 }
 
-fn json_column<T: serde::de::DeserializeOwned>(row: &Row<'_>, index: usize) -> SqlResult<T> {
+pub(super) fn json_column<T: serde::de::DeserializeOwned>(
+    row: &Row<'_>,
+    index: usize,
+) -> SqlResult<T> {
     let text: String = row.get(index)?;
     serde_json::from_str(&text).map_err(|error| failure(&error.to_string()))
 }

@@ -6,6 +6,7 @@
 
 mod command;
 mod database;
+mod deployment_rows;
 mod files;
 mod handle;
 mod handover;

@@ -6,12 +6,13 @@
 use hashbrown::HashSet;
 use infergate_core::Millis;
 use infergate_core::job::{
-    CancelResult, JobChange, JobId, JobOutcome, JobState, JobTable, ReleaseCause, StoreTime,
-    SubmitResult, WorkerId,
+    CancelResult, CanceledBy, JobChange, JobId, JobOutcome, JobState, JobTable, ReleaseCause,
+    StoreTime, SubmitResult, TakeRequest, WorkerId,
 };
 
 use super::command::StoreCommand;
 use super::database::Database;
+use super::deployment_rows::write_deployment;
 use super::shared::{OwnerShared, Reply};
 use crate::jobs::deployments::DeploymentResult;
 use crate::jobs::store::{EndRecord, NewStoredJob, StoreError, StoreStats, StoredRun};
@@ -139,12 +140,7 @@ impl OpenStore {
                 answers.push(later(reply, self.submit(*job, now)?));
             }
             StoreCommand::Take(worker, request, reply) => {
-                let mut runs = Vec::new();
-                for taken in self.table.take(&worker, &request, now) {
-                    let payload = self.database.payload(&taken.definition.id)?;
-                    runs.push(StoredRun { taken, payload });
-                }
-                answers.push(later(reply, runs));
+                answers.push(later(reply, self.take(&worker, &request, now)?));
             }
             StoreCommand::Finish(worker, end, reply) => {
                 let result = self.table.finish(&worker, &end.end, now);
@@ -156,11 +152,7 @@ impl OpenStore {
                 answers.push(later(reply, result));
             }
             StoreCommand::Cancel(job, by, reply) => {
-                let result = match self.table.cancel(&job, by, now) {
-                    CancelResult::Unknown => self.ended_state(&job)?,
-                    known => known,
-                };
-                answers.push(later(reply, result));
+                answers.push(later(reply, self.cancel(&job, by, now)?));
             }
             StoreCommand::Heartbeat(worker, held, reply) => {
                 let result = self.table.heartbeat(&worker, &held, now);
@@ -194,12 +186,38 @@ impl OpenStore {
                 answers.push(later(reply, place.is_some()));
             }
             StoreCommand::WriteDeployment(write, reply) => {
-                let result = self.database.write_deployment(&write)?;
+                let result = write_deployment(&self.database, &write)?;
                 hints.has_deployments |= result == DeploymentResult::Done;
                 answers.push(later(reply, result));
             }
         }
         self.write_changes(shared, hints, None)
+    }
+
+    fn take(
+        &mut self,
+        worker: &WorkerId,
+        request: &TakeRequest,
+        now: StoreTime,
+    ) -> rusqlite::Result<Vec<StoredRun>> {
+        let mut runs = Vec::new();
+        for taken in self.table.take(worker, request, now) {
+            let payload = self.database.payload(&taken.definition.id)?;
+            runs.push(StoredRun { taken, payload });
+        }
+        Ok(runs)
+    }
+
+    fn cancel(
+        &mut self,
+        job: &JobId,
+        by: CanceledBy,
+        now: StoreTime,
+    ) -> rusqlite::Result<CancelResult> {
+        match self.table.cancel(job, by, now) {
+            CancelResult::Unknown => self.ended_state(job),
+            known => Ok(known),
+        }
     }
 
     fn release_all(&mut self, workers: &[WorkerId], cause: ReleaseCause, now: StoreTime) {

@@ -14,6 +14,7 @@ use infergate_core::job::{StoreTime, WorkerId};
 
 use super::command::StoreCommand;
 use super::database::{Access, Database};
+use super::deployment_rows::deployments;
 use super::files::{StoreFailure, StoreFiles};
 use super::handover::{HandedOverStore, SuccessorListener, ask_for_store};
 use super::open_store::{BatchHints, DUTY_MAX, OpenStore, PendingReply};
@@ -378,7 +379,7 @@ impl StoreOwner {
 
     fn publish_deployments(&self) {
         let Some(open) = &self.open else { return };
-        match open.database.deployments() {
+        match deployments(&open.database) {
             Ok(deployments) => self.shared.deployments.set_stored(deployments),
             Err(error) => {
                 tracing::error!(%error, "deployments cannot be read from the store of jobs")
