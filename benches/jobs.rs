@@ -77,7 +77,7 @@ fn job(number: u64, now: StoreTime) -> NewStoredJob {
                 start_until: hour,
                 attempts_max: 3,
                 cancel_grace_ms: 10_000,
-                bytes: REQUEST_BYTES as u32,
+                bytes: REQUEST_BYTES as u64,
                 has_webhook: false,
             },
             flows: FlowMode::Account,
