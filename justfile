@@ -61,7 +61,7 @@ accept-jobs:
     cargo build --quiet
     tests/jobs/faults.py --full
     tests/jobs/s3.py --mib 512
-    tests/jobs/accept.py --jobs 10000 --kills 200 --run-ms 2000 --refusals-max 12 --limit 7200
+    tests/jobs/accept.py --jobs 10000 --kills 200 --run-ms 2000 --refusals-max 4 --limit 7200
     tests/jobs/rules.py --full
 
 # Durable jobs: the store's cycles and CPU, submits and starts over HTTP, memory of a running job (under 5 minutes)

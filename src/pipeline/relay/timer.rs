@@ -25,6 +25,9 @@ impl LazyTimer {
             }
             sleep.as_mut().await;
             if sleep.deadline() == end {
+                // After the process stood still, a timer fires before the runtime has seen what came meanwhile. One
+                // turn later it has, and what is read first wins.
+                tokio::task::yield_now().await;
                 return;
             }
             sleep.as_mut().reset(end);
