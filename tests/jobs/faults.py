@@ -555,8 +555,8 @@ SCENARIOS = [busy, disk_full, damage, crash, freeze, clock, reloads, takeover]
 def run_alone(options, scenario):
     """Runs a scenario; 0 when it is good, 1 when not, 2 when it was skipped."""
     test = Test(options, scenario.__name__)
-    # A debug build on a loaded machine.
-    test.slack = 0.3
+    # A busy machine wakes late; only the full run holds the time itself.
+    test.slack = 0.3 if test.full else 5
     began = time.monotonic()
     try:
         scenario(test)
