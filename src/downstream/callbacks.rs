@@ -19,7 +19,7 @@ use crate::state::PageOrigin;
 
 /// Paths of files.
 const FILES: &str = "/v1/files/";
-/// What follows the id in a path.
+/// Part of a path behind the id.
 const DOWNLOAD: &str = "/download?";
 
 /// Serves a connection until either side ends it.

@@ -85,7 +85,7 @@ pub struct BlobMark {
     pub text: String,
 }
 
-/// What stands in the folder at the start.
+/// Content of the folder at the start.
 pub struct FoundRecords {
     /// The folder.
     pub folder: RecordFolder,

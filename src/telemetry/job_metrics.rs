@@ -103,7 +103,7 @@ struct QueueSeries {
     oldest: Gauge,
     start_delay: Histogram,
     run: Histogram,
-    /// Of queues whose models share the servers of a base alone.
+    /// Series only for queues whose models share the servers of a base.
     swaps: Option<IntCounter>,
 }
 

@@ -1,6 +1,6 @@
 //! Durable jobs as operators see and change them: admin routes, commands, metrics and `/state`.
 //!
-//! What becomes of a job by itself is in `jobs`.
+//! Lives of single jobs are in `jobs`.
 
 use std::process::{Command, Output};
 

@@ -217,7 +217,7 @@ fn leads_to<'a>(
 mod tests {
     use crate::config::parse;
 
-    /// What is found wrong with these models, and what is warned of, by place.
+    /// Returns the faults of these models and the warnings about them, by place.
     fn found(models: &[&str], more: &str) -> Vec<(String, String)> {
         let head = "listen: { clients: [{ address: \"127.0.0.1:8080\" }] }\nanonymous: allow\n";
         let models: String = models

@@ -92,7 +92,7 @@ impl Bucket {
     }
 }
 
-/// What is not there is removed already.
+/// An object that is not there counts as removed.
 fn gone(removed: Result<(), Error>) -> io::Result<()> {
     match removed {
         Ok(()) | Err(Error::NotFound { .. }) => Ok(()),

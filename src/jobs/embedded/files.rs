@@ -25,7 +25,7 @@ pub(super) struct StoreFailure {
     pub text: String,
     /// The file is damaged: trying again soon does not help.
     pub is_damaged: bool,
-    /// What was to be written may be found at the next start.
+    /// Data to be written may be found at the next start.
     pub is_outcome_unknown: bool,
 }
 

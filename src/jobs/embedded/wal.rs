@@ -26,7 +26,7 @@ pub(super) struct WalDamage {
     pub offset: u64,
     /// Frames of the present use from there on. Their transactions are not read.
     pub frames: u64,
-    /// What is wrong there.
+    /// Fault that was found there.
     pub problem: &'static str,
 }
 
