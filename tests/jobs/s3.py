@@ -4,7 +4,7 @@
 Fetches moto from PyPI into target/s3 (once) and runs it with checks of signatures; the gateway is a process of its own.
 What cannot be fetched is skipped by name.
 
-    tests/jobs/s3.py --binary target/debug/infergate --mib 512
+    tests/jobs/s3.py target/debug/infergate --mib 512
 """
 
 import argparse
@@ -278,7 +278,7 @@ def check(binary, mib, store, folder):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--binary", default=str(ROOT / "target" / "debug" / "infergate"))
+    parser.add_argument("binary", nargs="?", default=str(ROOT / "target" / "debug" / "infergate"))
     parser.add_argument("--mib", type=int, default=16)
     options = parser.parse_args()
     try:
