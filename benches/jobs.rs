@@ -150,7 +150,7 @@ async fn cycles(folder: &Path, jobs: u64) -> Fallible<(f64, f64)> {
     let ended = Arc::new(AtomicU64::new(0));
     let numbers = Arc::new(AtomicU64::new(0));
     let mut tasks = tokio::task::JoinSet::new();
-    let (begun, begun_cpu) = (Instant::now(), procfs::cpu_ns(std::process::id())?);
+    let (begun, begun_cpu) = (Instant::now(), procfs::process_cpu_ns(std::process::id())?);
     for _ in 0..SUBMITTERS {
         let (store, numbers) = (Arc::clone(&store), Arc::clone(&numbers));
         tasks.spawn(async move {
@@ -173,7 +173,7 @@ async fn cycles(folder: &Path, jobs: u64) -> Fallible<(f64, f64)> {
         task??;
     }
     let secs = begun.elapsed().as_secs_f64();
-    let cpu_ns = procfs::cpu_ns(std::process::id())? - begun_cpu;
+    let cpu_ns = procfs::process_cpu_ns(std::process::id())? - begun_cpu;
     Ok((jobs as f64 / secs, cpu_ns as f64 / 1000.0 / jobs as f64))
 }
 

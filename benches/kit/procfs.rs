@@ -22,6 +22,18 @@ pub fn cpu_ns(pid: u32) -> Fallible<u64> {
     Ok(total)
 }
 
+/// Processor time of a process so far, threads that have ended included, in nanoseconds. Counted in ticks of 10 ms
+/// (`USER_HZ`, proc(5)).
+pub fn process_cpu_ns(pid: u32) -> Fallible<u64> {
+    const TICK_NS: u64 = 10_000_000;
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name before it may hold spaces.
+    let after_name = text.rsplit(')').next().unwrap_or_default();
+    let times = after_name.split_ascii_whitespace().skip(11).take(2);
+    let ticks = times.map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+    Ok(ticks * TICK_NS)
+}
+
 /// Voluntary context switches so far by name of the thread, living threads only: how often each slept and woke.
 pub fn wake_ups(pid: u32) -> Fallible<BTreeMap<String, u64>> {
     let mut by_name = BTreeMap::new();
