@@ -9,6 +9,7 @@ A gateway and model servers of its own for each part. Standard library only.
 
 import argparse
 import concurrent.futures
+import contextlib
 import hashlib
 import http.client
 import itertools
@@ -249,39 +250,101 @@ def deadlines(table, options):
 # Tenants.
 
 
+def uploaded(node, key):
+    """The object of a small file."""
+    body = '--b\r\nContent-Disposition: form-data; name="content"; filename="f"\r\n\r\nx\r\n--b--\r\n'
+    headers = {**key, "content-type": "multipart/form-data; boundary=b"}
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", node.port, timeout=20)) as connection:
+        connection.request("POST", "/v1/files", body, headers)
+        return json.loads(connection.getresponse().read())
+
+
+def path_of(url):
+    return "/" + url.split("?")[0].split("/", 3)[-1]
+
+
+def token_of(url):
+    return url.partition("?")[2]
+
+
+class Tenant:
+    """An account with an object of each kind."""
+
+    def __init__(self, node, name, version):
+        self.key = {"authorization": f"Bearer key-{name}"}
+        self.job = node.ended(node.create("acme/m", "tag=x", self.key), self.key)
+        self.file = uploaded(node, self.key)
+        self.deployment = f"/v1/deployments/{name}/own"
+        wanted = {"name": "own", "model": "acme/m", "version": version, "hardware": "gpu",
+                  "min_instances": 0, "max_instances": 1}
+        status, made = node.ask("POST", "/v1/deployments", wanted, self.key)
+        if status != 200 and status != 201:
+            raise SystemExit(f"a deployment was answered {status}: {made}")
+        path = f"/v1/models/acme/m/versions/{version}/trainings"
+        status, made = node.ask("POST", path, {"destination": "acme/n", "input": {"prompt": "tag=x"}}, self.key)
+        if status != 201:
+            raise SystemExit(f"a training was answered {status}: {made}")
+        self.training = made["id"]
+        self.tokens = [token_of(self.job["urls"]["stream"]), token_of(self.file["urls"]["download"])]
+
+
+def foreign(mine, theirs):
+    """Requests of `mine` for what `theirs` has: method, target, headers and body."""
+    stream, download = theirs.job["urls"]["stream"], theirs.file["urls"]["download"]
+    job, training, file = theirs.job["id"], theirs.training, theirs.file["id"]
+    for method, target, body in [
+        ("GET", f"/v1/predictions/{job}", None),
+        ("POST", f"/v1/predictions/{job}/cancel", {}),
+        ("GET", f"/v1/trainings/{job}", None),
+        ("GET", f"/v1/trainings/{training}", None),
+        ("POST", f"/v1/trainings/{training}/cancel", {}),
+        ("GET", f"/v1/predictions/{training}", None),
+        ("GET", path_of(stream), None),
+        ("GET", f"/v1/files/{file}", None),
+        ("DELETE", f"/v1/files/{file}", None),
+        ("GET", path_of(download), None),
+        ("GET", theirs.deployment, None),
+        ("PATCH", theirs.deployment, {"max_instances": 2}),
+        ("DELETE", theirs.deployment, None),
+        ("POST", f"{theirs.deployment}/predictions", {"input": {"prompt": "tag=x"}}),
+    ]:
+        yield method, target, mine.key, body
+    # A token is good for its own object alone.
+    for url, token in zip((stream, download), mine.tokens):
+        yield "GET", f"{path_of(url)}?{token}", {}, None
+
+
 def tenants(table, options):
     """Objects of other accounts are not there."""
-    names = [f"a{number}" for number in range(15 if options.full else 4)]
-    server = ModelServer()
-    keys = [{"authorization": f"Bearer key-{name}"} for name in names]
-    text = accounts(names) + f"jobs: {{}}\nmodels:\n{model('acme/m', server.port, 8)}"
+    names = [f"a{number}" for number in range(9 if options.full else 4)]
+    server, trainer = ModelServer(), ModelServer()
+    listed = accounts(names).replace(" }", ", deployments_max: 1 }")
+    text = f"""{listed}jobs: {{}}
+hardware: [{{ sku: gpu, name: GPU }}]
+models:
+{model('acme/m', server.port, 8, more='    trainer: acme/t')}
+{model('acme/t', trainer.port, 1)}"""
     with gateway(options.binary, text) as node:
-        owned, tokens = [], []
-        for key in keys:
-            job = node.create("acme/m", "tag=x", key)
-            found = node.ended(job, key)
-            stream = found["urls"].get("stream", "")
-            tokens.append(stream.split("token=")[-1])
-            owned.append((job, stream))
+        first = {"authorization": f"Bearer key-{names[0]}"}
+        version = node.ask("GET", "/v1/models/acme/m", headers=first)[1]["latest_version"]["id"]
+        found = [Tenant(node, name, version) for name in names]
         pairs, wrong = 0, []
-        for (mine, key), (theirs, (job, stream)) in itertools.product(enumerate(keys), enumerate(owned)):
-            if mine == theirs:
-                continue
-            path = stream.split("?")[0].split("/", 3)[-1]
-            for method, target, headers in [
-                ("GET", f"/v1/predictions/{job}", key),
-                ("POST", f"/v1/predictions/{job}/cancel", key),
-                ("GET", f"/v1/trainings/{job}", key),
-                ("GET", f"/{path}", key),
-                ("GET", f"/{path}?token={tokens[mine]}", {}),
-            ]:
-                status, answer = node.ask(method, target, headers=headers)
+        for mine, theirs in itertools.permutations(found, 2):
+            for method, target, headers, body in foreign(mine, theirs):
+                status, answer = node.ask(method, target, body, headers)
                 pairs += 1
                 if status != 404:
                     wrong.append((method, target, status, answer))
         table.row(f"pairs of an account and a foreign object, {pairs}: not 404", wrong[:3] or 0, not wrong)
+        lost = [
+            tenant.deployment
+            for tenant in found
+            if node.ask("GET", tenant.deployment, headers=tenant.key)[0] != 200
+            or node.ask("GET", f"/v1/files/{tenant.file['id']}", headers=tenant.key)[0] != 200
+        ]
+        table.row("files and deployments that their owners lost", lost or 0, not lost)
         log = (node.folder / "log").read_text()
-        leaked = [token for token in tokens if token and token in log]
+        leaked = [token for tenant in found for token in tenant.tokens if token in log]
         table.row("tokens in the log", len(leaked), not leaked)
 
 
