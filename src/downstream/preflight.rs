@@ -13,7 +13,7 @@ use crate::state::PageOrigin;
 /// Time that a browser may keep the answer to a preflight, seconds: the most that Chromium keeps one.
 const MAX_AGE_SECS: &str = "7200";
 /// Methods that this gateway serves.
-const METHODS: &str = "GET, POST";
+const METHODS: &str = "GET, POST, PATCH, DELETE";
 
 /// Returns whether a browser asks if a page may make the request that it describes.
 pub fn is_preflight(head: RequestHead<'_>) -> bool {

@@ -19,7 +19,7 @@ use super::events::{self, EndTimes};
 use super::file_values::{JobFiles, OutputNotStored};
 use super::kept_ends::{KeptEnds, WritePauses};
 use super::live::{LiveOutput, LiveOutputs};
-use super::moderation::Moderator;
+use super::moderation::{Judgement, Moderator};
 use super::output::OutputCollector;
 use super::receiver::JobDownstream;
 use super::request::{JobResult, StoredRequest, run_target};
@@ -110,8 +110,11 @@ impl RunContext {
                 return;
             }
         }
-        if !self.is_passed(&taken, &request, stop.clone()).await {
-            return;
+        let judgement = self.judge(&taken, &request, stop.clone()).await;
+        if judgement != Judgement::Runs {
+            // Others need it while the end is written.
+            drop(permit);
+            return self.leave(&taken, judgement).await;
         }
         let live = self.live.begin(taken.definition.id, self.clock.now());
         let receiver = self.receiver(&taken, stop, Arc::clone(&live.output));
@@ -125,36 +128,34 @@ impl RunContext {
         }
     }
 
-    /// Returns whether a job may run: its input passes moderation, where there is one. Ends or releases it otherwise.
-    async fn is_passed(
+    /// Has the input of a job moderated, where its model says so.
+    async fn judge(
         &self,
         taken: &TakenJob,
         request: &StoredRequest,
-        mut stop: watch::Receiver<StopCause>,
-    ) -> bool {
-        let definition = &taken.definition;
+        stop: watch::Receiver<StopCause>,
+    ) -> Judgement {
         let spec = {
             let snapshot = self.shared.snapshot.load();
-            let model = snapshot.catalog.model(definition.model.as_str());
+            let model = snapshot.catalog.model(taken.definition.model.as_str());
             model.and_then(|(_, model)| model.jobs.moderation.clone())
         };
-        let Some(spec) = spec else { return true };
-        let cause = tokio::select! {
-            is_allowed = self.moderator.allows(&spec, definition, &request.input) => {
-                if !is_allowed {
-                    self.finish_unrun(taken, EndReason::Moderated).await;
-                }
-                return is_allowed;
+        match spec {
+            Some(spec) => {
+                let input = &request.input;
+                self.moderator.judge(&spec, taken, input, stop).await
             }
-            // A sender that is gone stops nothing.
-            cause = async { stop.wait_for(|cause| *cause != StopCause::None).await.map(|it| *it) } => cause,
-        };
-        match cause {
-            Ok(StopCause::Canceled(by)) => self.finish_unrun(taken, by.reason()).await,
-            Ok(StopCause::Drain) => self.release(taken, ReleaseCause::Drain, None).await,
-            _ => {}
+            None => Judgement::Runs,
         }
-        false
+    }
+
+    /// Ends or releases a job that is not run.
+    async fn leave(&self, taken: &TakenJob, judgement: Judgement) {
+        match judgement {
+            Judgement::Ends(reason) => self.finish_unrun(taken, reason).await,
+            Judgement::Released => self.release(taken, ReleaseCause::Drain, None).await,
+            Judgement::Runs | Judgement::Lost => {}
+        }
     }
 
     fn receiver(

@@ -36,7 +36,7 @@ async fn a_listed_page_is_let_in_by_its_browser_before_any_key_is_sent() {
     assert_eq!(granted.status, 204, "{}", granted.text());
     let is = |name, value| assert_eq!(all(&granted, name), [value], "{name}");
     is("access-control-allow-origin", "https://app.example");
-    is("access-control-allow-methods", "GET, POST");
+    is("access-control-allow-methods", "GET, POST, PATCH, DELETE");
     is(
         "access-control-allow-headers",
         "authorization,content-type,x-stainless-lang",

@@ -183,3 +183,23 @@ async fn a_job_runs_when_its_input_passes_or_moderation_may_fail() {
         becomes(&node, &id, state).await;
     }
 }
+
+/// Longer than the deadline of the job, shorter than the moderation may take.
+const SOON: std::time::Duration = std::time::Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_deadline_ends_a_job_whose_moderation_hangs() {
+    let server = SimulatedServer::fast().await;
+    // The kernel takes the connection, and nobody answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let moderation = format!(
+        "    jobs: {{ moderation: {{ url: \"http://{}\", timeout_ms: 30000 }} }}\n",
+        silent.local_addr().unwrap()
+    );
+    let node = Node::start(&config(server.address, "", &moderation)).await;
+    let id = create(&node, "cancel-after: 5s\r\n", PREDICTIONS).await;
+    let ended = tokio::time::timeout(SOON, becomes(&node, &id, "canceled")).await;
+    assert!(ended.is_ok(), "{}", job(&node, &id).await);
+    assert_eq!(server.count("served").await, 0);
+    node.idle().await;
+}
