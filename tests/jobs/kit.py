@@ -23,10 +23,27 @@ PATIENCE_SECS = 120
 POLL_SECS = 0.01
 
 
+# Below Linux's ephemeral range (32768 on): those are given to any connection that begins in the meantime.
+PORTS = (12000, 32000)
+ports_lock = threading.Lock()
+# The next port that each process of a program looks at; none is given out twice.
+next_ports = {}
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A loopback port that was free a moment ago."""
+    first, end = PORTS
+    with ports_lock:
+        pid = os.getpid()
+        for _ in range(first, end):
+            port = next_ports.get(pid, first + pid * 101 % (end - first))
+            next_ports[pid] = first if port + 1 == end else port + 1
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with contextlib.suppress(OSError):
+                    probe.bind(("127.0.0.1", port))
+                    return port
+    raise SystemExit(f"no free port between {first} and {end}")
 
 
 def ask(port, method, path, body=None, headers=None, timeout=20):
