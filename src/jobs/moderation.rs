@@ -34,16 +34,16 @@ struct ModerationAnswer {
     flagged: bool,
 }
 
-/// What becomes of a job whose input was moderated.
+/// Outcome of a job's moderation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// It may run.
+    /// Permission to run.
     Runs,
-    /// It ends without a run.
+    /// End without a run.
     Ends(EndReason),
-    /// It is queued again: the worker drains.
+    /// Return to the queue: the worker drains.
     Released,
-    /// Its end was written by another.
+    /// End that another has written.
     Lost,
 }
 

@@ -138,10 +138,8 @@ async fn with_every_server_down_requests_are_told_so_after_the_models_wait_and_n
     let event = node.event_of(&answer).await;
     assert_eq!(event["error_code"], "3053");
     assert_eq!(event["outcome"], "refused");
-    assert!(
-        event["queuing_time_ms"].as_u64().unwrap() >= 1000,
-        "{event}"
-    );
+    // The queue counts whole milliseconds from the one in which the request came.
+    assert!(event["queuing_time_ms"].as_u64().unwrap() >= 999, "{event}");
     let state = endpoint_state(&node, gone.address).await;
     assert_eq!(state["last_error"]["cause"], "health check: refused");
     assert!(state["since"].is_string(), "{state}");
