@@ -221,6 +221,8 @@ pub struct QueueReport {
     pub deployable: String,
     /// Its model; null where that is not configured any more.
     pub model: Option<String>,
+    /// Its deployment as `owner/name`; null of a model's own queue.
+    pub deployment: Option<String>,
     /// Queued jobs, those that are not due included.
     pub queued: u64,
     /// Queued jobs that may be taken now, by class.

@@ -171,7 +171,10 @@ impl JobControls for JobOperator {
         let stats = self.stats().await?;
         let server = |key: &DeployableKey| {
             let found = self.jobs.server_of(key);
-            found.map(|model| Arc::clone(&model.spec))
+            QueueOwner {
+                spec: found.map(|model| Arc::clone(&model.spec)),
+                deployment: self.jobs.deployment_of(key),
+            }
         };
         let models = self.jobs.models();
         let keys: BTreeSet<_> = models.iter().map(|model| &model.queue).collect();
@@ -353,7 +356,13 @@ fn origin(url: &str) -> String {
     format!("{scheme}://{host}")
 }
 
-fn unused_queue(key: &DeployableKey, server: Option<Arc<ModelSpec>>) -> QueueReport {
+/// Model whose permits serve a queue, and the deployment that the queue is for.
+struct QueueOwner {
+    spec: Option<Arc<ModelSpec>>,
+    deployment: Option<Arc<str>>,
+}
+
+fn unused_queue(key: &DeployableKey, owner: QueueOwner) -> QueueReport {
     let state = DeployableState {
         key: key.clone(),
         ready: [0; JobClass::ALL.len()],
@@ -364,20 +373,18 @@ fn unused_queue(key: &DeployableKey, server: Option<Arc<ModelSpec>>) -> QueueRep
         expected_hold: infergate_core::job::HoldEstimator::default().expected(),
         is_paused: false,
     };
-    queue_report(&StoreStats::default(), &state, server)
+    queue_report(&StoreStats::default(), &state, owner)
 }
 
-fn queue_report(
-    stats: &StoreStats,
-    state: &DeployableState,
-    spec: Option<Arc<ModelSpec>>,
-) -> QueueReport {
+fn queue_report(stats: &StoreStats, state: &DeployableState, owner: QueueOwner) -> QueueReport {
+    let QueueOwner { spec, deployment } = owner;
     let ready = JobClass::ALL.into_iter().zip(state.ready);
     let counts = stats.by_account.iter().find(|(key, _)| *key == state.key);
     let hold_ms = state.expected_hold.0;
     QueueReport {
         deployable: state.key.as_str().to_owned(),
         model: spec.as_ref().map(|spec| spec.id.as_str().to_owned()),
+        deployment: deployment.map(|name| name.as_ref().to_owned()),
         queued: state.queued.into(),
         ready: ready.map(|(class, n)| (class.name(), n as u64)).collect(),
         accounts: counts.map_or_else(Map::new, |(_, counts)| largest(counts)),

@@ -244,6 +244,10 @@ fn step_lines(step: &Value) -> Vec<String> {
         "routing" => (routing(step), Vec::new()),
         "admission" => (admission(step), endpoint_lines(step)),
         "permit" => (permit(step), Vec::new()),
+        "weights" => (
+            "others than those of the job that ran there before".into(),
+            Vec::new(),
+        ),
         "attempt" => (attempt(step), retry_lines(&step["retry"])),
         "peer_selection" => (peer_selection(step), node_lines(step)),
         "forward" => (forward(step), retry_lines(&step["retry"])),

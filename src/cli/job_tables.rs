@@ -176,7 +176,10 @@ pub fn queues(body: &Value) -> String {
             one_decimal(queue["expected_work_secs"].as_f64()),
             word(&queue["permits"]),
             if is_paused { "paused" } else { "" }.to_owned(),
-            word(&queue["model"]),
+            match &queue["deployment"] {
+                Value::String(deployment) => format!("{deployment} of {}", word(&queue["model"])),
+                _ => word(&queue["model"]),
+            },
         ];
         out.push_str(&row(QUEUES, &cells));
     }
@@ -375,6 +378,9 @@ mod tests {
             "vp-1", "5", "3", "1", "2.5", "1.0", "5.0", "2", "paused", "acme/m",
         ];
         assert_eq!(cells, expected);
+        let body = json!({ "queues": [{ "model": "acme/m", "deployment": "acme/fast" }] });
+        let line = queues(&body);
+        assert!(line.trim_end().ends_with("acme/fast of acme/m"), "{line}");
     }
 
     #[test]

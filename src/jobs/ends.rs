@@ -2,12 +2,17 @@
 //!
 //! Not the write of it. Decided by the refusal of the pipeline, the status of the response, and why the run stopped.
 
-use infergate_core::Refusal;
-use infergate_core::job::{EndReason, JobState, ReleaseCause};
+use infergate_core::job::{EndReason, JobState, ReleaseCause, StoreTime};
 use infergate_core::model::WhenQuotaUsed;
+use infergate_core::{Millis, Refusal};
 
 use super::signals::StopCause;
 use crate::telemetry::RequestOutcome;
+
+/// Wait of a job whose account's neurons are held by others.
+const QUOTA_WAIT: Millis = Millis(1000);
+/// Longest wait of a job whose account is over its pace: tokens of others may come back sooner.
+const QUOTA_WAIT_MAX: Millis = Millis(30_000);
 
 /// Facts of a finished run.
 #[derive(Clone, Debug)]
@@ -140,6 +145,36 @@ pub fn outcome(state: JobState, reason: Option<EndReason>) -> RequestOutcome {
         }
         _ => RequestOutcome::Failed,
     }
+}
+
+/// Returns the sentence of a refusal for the user.
+pub fn refusal_text(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::BadRequest { pointer, message }
+        | Refusal::Rejected {
+            pointer, message, ..
+        } => match pointer.as_str() {
+            "" => message.clone(),
+            pointer => format!("{pointer}: {message}"),
+        },
+        other => other.row().message.to_owned(),
+    }
+}
+
+/// Returns the time until a job may run whose account is over its pace, or whose neurons are held by others.
+pub fn quota_pause(refusal: Option<&Refusal>) -> Millis {
+    match refusal {
+        Some(Refusal::RateLimited { retry_after }) => {
+            (*retry_after).clamp(QUOTA_WAIT, QUOTA_WAIT_MAX)
+        }
+        _ => QUOTA_WAIT,
+    }
+}
+
+/// Returns the next midnight in UTC.
+pub fn next_midnight(now: StoreTime) -> StoreTime {
+    const DAY_MS: u64 = 24 * 3600 * 1000;
+    StoreTime((now.0 / DAY_MS + 1) * DAY_MS)
 }
 
 #[cfg(test)]
@@ -307,5 +342,11 @@ mod tests {
         ] {
             assert_eq!(decide(&facts), expected, "{facts:?}");
         }
+    }
+
+    #[test]
+    fn a_day_ends_at_midnight() {
+        let noon = StoreTime(86_400_000 * 3 + 43_200_000);
+        assert_eq!(next_midnight(noon), StoreTime(86_400_000 * 4));
     }
 }

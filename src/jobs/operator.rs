@@ -103,13 +103,22 @@ impl Jobs {
         self.catalog.of_queue(&self.shared, queue)
     }
 
-    /// Returns the queue of this key or of the model of this name; none where neither is known.
+    /// Returns the deployment that a queue is for; none of a model's own queue.
+    pub fn deployment_of(&self, queue: &DeployableKey) -> Option<Arc<str>> {
+        let found = self.catalog.deployments.of_queue(queue)?;
+        Some(Arc::clone(&found.spec.id))
+    }
+
+    /// Returns the queue of this key, or of the model or deployment of this name; none where neither is known.
     ///
     /// # Errors
     /// The store cannot be read.
     pub async fn find_queue(&self, name: &str) -> Result<Option<DeployableKey>, Refusal> {
         if let Some((model, _)) = self.catalog.find(&self.shared, VersionName::Model(name)) {
             return Ok(Some(model.queue.clone()));
+        }
+        if let Some(deployment) = self.catalog.deployments.of_name(name) {
+            return Ok(Some(deployment.queue.clone()));
         }
         let is_meant = |key: &&DeployableKey| key.as_str() == name;
         let models = self.models();

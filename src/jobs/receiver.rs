@@ -27,6 +27,8 @@ pub struct JobDownstream {
     pub status: u16,
     /// The output was larger than it may be.
     pub is_too_large: bool,
+    /// The server served other weights before.
+    pub weights_changed: bool,
 }
 
 impl JobDownstream {
@@ -46,6 +48,7 @@ impl JobDownstream {
             output,
             status: 0,
             is_too_large: false,
+            weights_changed: false,
         }
     }
 

@@ -44,6 +44,9 @@ pub struct StoredRequest {
     /// Destination of a training as `owner/name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<Arc<str>>,
+    /// `traceparent` of the submit, where it was valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<Arc<str>>,
     /// Job whose request it repeats, where an operator has queued it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<JobId>,

@@ -11,10 +11,13 @@ use infergate_core::job::{
     TakenJob, WorkerId, WriteResult,
 };
 use infergate_core::model::{Access, AccountSpec, Catalog};
+use infergate_core::trace_context::TRACEPARENT;
 use infergate_core::{Millis, Refusal};
 use tokio::sync::watch;
 
-use super::ends::{RunDecision, RunFacts, decide, outcome};
+use super::ends::{
+    RunDecision, RunFacts, decide, next_midnight, outcome, quota_pause, refusal_text,
+};
 use super::events::{self, EndTimes};
 use super::file_values::{JobFiles, OutputNotStored};
 use super::kept_ends::{KeptEnds, WritePauses};
@@ -36,11 +39,6 @@ use crate::pipeline::{
 };
 use crate::state::Shared;
 use crate::upstream::Permit;
-
-/// Wait of a job whose account's neurons are held by others.
-const QUOTA_WAIT: Millis = Millis(1000);
-/// Longest wait of a job whose account is over its pace: tokens of others may come back sooner.
-const QUOTA_WAIT_MAX: Millis = Millis(30_000);
 
 /// Parts that runs of one process need.
 pub struct RunContext {
@@ -78,7 +76,11 @@ struct FinishedRun {
 impl RunContext {
     /// Runs a taken job to its end.
     pub async fn run(&self, stored: StoredRun, permit: Permit) {
-        let StoredRun { taken, payload } = stored;
+        let StoredRun {
+            taken,
+            payload,
+            weights_changed,
+        } = stored;
         self.count_start(&taken);
         let (_guard, stop) = self.signals.register_run(taken.definition.id);
         let mut request = match StoredRequest::read(&payload) {
@@ -117,7 +119,9 @@ impl RunContext {
             return self.leave(&taken, judgement).await;
         }
         let live = self.live.begin(taken.definition.id, self.clock.now());
-        let receiver = self.receiver(&taken, stop, Arc::clone(&live.output));
+        let output = Arc::clone(&live.output);
+        let mut receiver = self.receiver((&taken, &request), stop, output);
+        receiver.weights_changed = weights_changed;
         let output = Arc::clone(&live.output);
         let notices = JobNotices::of(&self.webhooks, self.clock, (&taken, &request), output);
         let running = Box::pin(self.infer(&taken, &request, receiver, permit));
@@ -160,7 +164,7 @@ impl RunContext {
 
     fn receiver(
         &self,
-        taken: &TakenJob,
+        (taken, request): (&TakenJob, &StoredRequest),
         stop: watch::Receiver<StopCause>,
         live: Arc<LiveOutput>,
     ) -> JobDownstream {
@@ -169,7 +173,10 @@ impl RunContext {
         let most_mib = spec.map_or(1, |(_, spec)| spec.jobs.output_max_mib);
         let most = usize::try_from(most_mib << 20).unwrap_or(usize::MAX);
         let (_, target) = run_target(&taken.definition.model);
-        let headers = Fields::from_lines(&[("content-type", "application/json")]);
+        let mut lines = vec![("content-type", "application/json")];
+        let traceparent = request.traceparent.as_deref();
+        lines.extend(traceparent.map(|context| (TRACEPARENT, context)));
+        let headers = Fields::from_lines(&lines);
         let output = OutputCollector::new(self.shared.clock, most);
         let live = (live, self.clock);
         JobDownstream::new((target, headers), stop, output, live)
@@ -216,7 +223,7 @@ impl RunContext {
         ctx.can.may_fall_back &= definition.kind != JobKind::Training;
         let ended = match self.request(definition, request, &receiver, &mut ctx, permit) {
             Ok(inference) => {
-                ctx.begin_trace();
+                self.begin_trace(&mut ctx, taken, receiver.weights_changed);
                 let account = Arc::clone(&inference.authenticated.account);
                 let ended = Box::pin(run(shared, &mut receiver, &mut ctx, inference)).await;
                 settle_account(shared, &mut ctx, &account, &ended);
@@ -261,6 +268,17 @@ impl RunContext {
             result,
             ctx,
             api: Arc::clone(&request.api),
+        }
+    }
+
+    fn begin_trace(&self, ctx: &mut RequestContext, taken: &TakenJob, weights_changed: bool) {
+        if taken.progress.epoch > 1 {
+            ctx.leave_trace_of_sender();
+        }
+        ctx.begin_trace();
+        if weights_changed {
+            let now_us = self.shared.clock.micros();
+            ctx.trace.record_weights_change(now_us);
         }
     }
 
@@ -334,7 +352,14 @@ impl RunContext {
                 is_charged,
             } => (state, reason, is_charged),
             RunDecision::Release(cause) => {
-                ctx.discard();
+                match facts.was_sent {
+                    true => {
+                        ctx.waive_charge();
+                        // Its trace is kept; the event is that of the run which ends the job.
+                        drop(ctx.take_event());
+                    }
+                    false => ctx.discard(),
+                }
                 drop(ctx);
                 let pause = || quota_pause(facts.refusal.as_ref());
                 let not_before =
@@ -542,46 +567,5 @@ fn check_trained(
     match Catalog::access(account, trained) {
         Access::Allowed => Ok(()),
         Access::Denied | Access::Hidden => Err(Refusal::NotAllowed),
-    }
-}
-
-/// Sentence of a refusal for the user.
-fn refusal_text(refusal: &Refusal) -> String {
-    match refusal {
-        Refusal::BadRequest { pointer, message }
-        | Refusal::Rejected {
-            pointer, message, ..
-        } => match pointer.as_str() {
-            "" => message.clone(),
-            pointer => format!("{pointer}: {message}"),
-        },
-        other => other.row().message.to_owned(),
-    }
-}
-
-/// Time until a job may run whose account is over its pace, or whose neurons are held by others.
-fn quota_pause(refusal: Option<&Refusal>) -> Millis {
-    match refusal {
-        Some(Refusal::RateLimited { retry_after }) => {
-            (*retry_after).clamp(QUOTA_WAIT, QUOTA_WAIT_MAX)
-        }
-        _ => QUOTA_WAIT,
-    }
-}
-
-/// Next midnight in UTC.
-fn next_midnight(now: StoreTime) -> StoreTime {
-    const DAY_MS: u64 = 24 * 3600 * 1000;
-    StoreTime((now.0 / DAY_MS + 1) * DAY_MS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_day_ends_at_midnight() {
-        let noon = StoreTime(86_400_000 * 3 + 43_200_000);
-        assert_eq!(next_midnight(noon), StoreTime(86_400_000 * 4));
     }
 }

@@ -57,6 +57,8 @@ pub struct StoredRun {
     pub taken: TakenJob,
     /// Request that it is, as JSON.
     pub payload: Bytes,
+    /// The server that it is for served other weights before, as its worker knows. False from a store.
+    pub weights_changed: bool,
 }
 
 /// Result of a job and its event, as they are kept.

@@ -277,8 +277,8 @@ impl Worker {
         let taken = self.context.store.take(&self.context.worker, request).await;
         match taken {
             Ok(mut runs) => {
-                let run = runs.pop();
-                if let Some(run) = run.as_ref().filter(|_| is_shared) {
+                let mut run = runs.pop();
+                if let Some(run) = run.as_mut().filter(|_| is_shared) {
                     self.record_weights((key, url), preferred_flow.as_deref(), run);
                 }
                 Ok(run)
@@ -294,10 +294,11 @@ impl Worker {
         &self,
         server: (&DeployableKey, &Arc<str>),
         preferred: Option<&str>,
-        run: &StoredRun,
+        run: &mut StoredRun,
     ) {
         let definition = &run.taken.definition;
         if self.weights.record(server, preferred, &definition.flow) {
+            run.weights_changed = true;
             let metrics = self.context.shared.metrics.jobs();
             metrics.record_weight_swap(&definition.model, server.0.as_str());
         }

@@ -36,4 +36,4 @@ pub use runtime::{RuntimeFlags, RuntimeSwitches};
 pub use shared::Shared;
 pub use snapshot::{ConfigSnapshot, SnapshotParts};
 pub use timeouts::Timeouts;
-pub use trace_recording::TracingRuntime;
+pub use trace_recording::{TracingRuntime, trace_parent};

@@ -37,6 +37,15 @@ pub struct ArrivedContext {
     pub identity: Option<Box<SpanIdentity>>,
 }
 
+/// Returns the `traceparent` of a request, if there is one and it is valid.
+pub fn trace_parent(headers: &Fields) -> Option<TraceContext> {
+    let mut values = headers.get_all(TRACEPARENT);
+    match (values.next(), values.next()) {
+        (Some(value), None) => TraceContext::parse(value).ok(),
+        _ => None,
+    }
+}
+
 impl TracingRuntime {
     /// Tracing by `config`; none without a collector.
     pub fn new(config: &TracingConfig) -> Option<TracingRuntime> {
@@ -57,11 +66,7 @@ impl TracingRuntime {
     /// Reads the context of a request and decides whether it is recorded here. `from_peer`: another node
     /// sent it, which has decided on a request without a context already.
     pub fn arrived(&self, headers: &Fields, from_peer: bool) -> ArrivedContext {
-        let mut values = headers.get_all(TRACEPARENT);
-        let parent = match (values.next(), values.next()) {
-            (Some(value), None) => TraceContext::parse(value).ok(),
-            _ => None,
-        };
+        let parent = trace_parent(headers);
         if from_peer && parent.is_none() {
             return ArrivedContext::default();
         }
@@ -73,6 +78,7 @@ impl TracingRuntime {
                 parent: parent.map(|parent| parent.span_id),
                 // Entries of others mean nothing without their trace.
                 state: state.filter(|_| parent.is_some()).map(Into::into),
+                link: None,
             })
         });
         ArrivedContext { parent, identity }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use infergate_core::trace_context::{SpanId, TraceContext};
+use infergate_core::trace_context::{SpanId, TraceContext, TraceId};
 
 /// Identity of a recorded request in its distributed trace.
 #[derive(Clone, Debug)]
@@ -15,4 +15,18 @@ pub struct SpanIdentity {
     pub parent: Option<SpanId>,
     /// Value of `tracestate`, passed on as it came.
     pub state: Option<Arc<str>>,
+    /// Span in another trace that this one comes from: that of a job's submit, where the job runs again.
+    pub link: Option<(TraceId, SpanId)>,
+}
+
+impl SpanIdentity {
+    /// Leaves the sender's trace for one of its own, with a link to the sender's span.
+    pub fn leave_parent(&mut self, own: TraceId) {
+        let Some(parent) = self.parent.take() else {
+            return;
+        };
+        self.link = Some((self.context.trace_id, parent));
+        self.context = TraceContext::root(own, self.context.span_id, true);
+        self.state = None;
+    }
 }

@@ -9,6 +9,7 @@ mod identity;
 mod record;
 mod render;
 mod spans;
+mod steps;
 mod store;
 mod times;
 

@@ -23,8 +23,8 @@ use smallvec::SmallVec;
 
 use super::cluster::{ForwardStep, PeerSelectionStep};
 use super::identity::SpanIdentity;
+use super::steps::{FallbackStep, PermitStep, RoutingStep};
 use super::times::RequestTimes;
-use crate::plugin::RoutingMode;
 use crate::telemetry::event::PluginUse;
 use crate::telemetry::{AttemptResult, Clock, RequestOutcome, TokenUsage};
 use crate::upstream::{
@@ -82,39 +82,14 @@ pub enum TraceStep {
     Routing(RoutingStep),
     Admission(AdmissionStep),
     Permit(PermitStep),
+    /// The permit's server served other weights before.
+    WeightsChange {
+        at_us: u64,
+    },
     Attempt(AttemptStep),
     Fallback(FallbackStep),
     PeerSelection(Box<PeerSelectionStep>),
     Forward(Box<ForwardStep>),
-}
-
-/// Ranking by the model's routing policy.
-#[derive(Clone, Debug)]
-pub struct RoutingStep {
-    pub at_us: u64,
-    pub policy: Option<Arc<str>>,
-    pub mode: RoutingMode,
-    /// None where the policy has not been asked yet: tier and load decide.
-    pub advice: Option<Arc<RankingResult>>,
-}
-
-/// The request moved to the next fallback.
-#[derive(Clone, Debug)]
-pub struct FallbackStep {
-    pub at_us: u64,
-    pub to: ModelId,
-    /// Reason to leave the former model.
-    pub cause: &'static str,
-}
-
-/// A permit was granted before the request began, as runs of jobs have it.
-#[derive(Clone, Copy, Debug)]
-pub struct PermitStep {
-    pub at_us: u64,
-    /// Class that was served, and why.
-    pub turn: ClassTurn,
-    /// Wait for it; 0 where it was free at once.
-    pub waited_us: u32,
 }
 
 /// A permit was asked for.
@@ -391,6 +366,11 @@ impl TraceBuilder {
         });
     }
 
+    /// Records that the permit's server served other weights before.
+    pub fn record_weights_change(&mut self, at_us: u64) {
+        self.push_step(|| TraceStep::WeightsChange { at_us });
+    }
+
     /// Records the end of a wait for a permit.
     pub fn end_wait(&mut self, at_us: u64, end: WaitEnd) {
         self.times.end_wait(at_us);
@@ -541,7 +521,7 @@ impl RequestTrace {
     /// Returns whether the request was uneventful: a permit at once, one attempt, a response.
     pub(super) fn is_plain(&self) -> bool {
         let goes_on = |step: &TraceStep| match step {
-            TraceStep::Routing(_) => true,
+            TraceStep::Routing(_) | TraceStep::WeightsChange { .. } => true,
             TraceStep::Permit(permit) => permit.waited_us == 0,
             TraceStep::Admission(admission) => {
                 matches!(admission.result, AdmissionStepResult::Leased)

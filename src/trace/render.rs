@@ -14,8 +14,9 @@ use serde_json::{Map, Value, json};
 use super::cluster::{ForwardStep, ForwardStepEnd, PeerSelectionStep};
 use super::record::{
     AdmissionStep, AdmissionStepResult, AttemptStep, DeadlineInputs, QuotaHold, RefusalSummary,
-    RequestTrace, RetryDecision, RoutingStep, TraceStep, TraceSummary,
+    RequestTrace, RetryDecision, TraceStep, TraceSummary,
 };
+use super::steps::RoutingStep;
 use crate::plugin::RoutingMode;
 use crate::telemetry::Clock;
 use crate::telemetry::ForwardResult;
@@ -124,6 +125,11 @@ impl RequestTrace {
                 "class": permit.turn.class.name(),
                 "turn": permit.turn.choice.name(),
                 "waited_before_ms": ms(permit.waited_us.into()),
+            }),
+            TraceStep::WeightsChange { at_us } => json!({
+                "step": "weights",
+                "at_ms": self.offset_ms(*at_us),
+                "weights_changed": true,
             }),
             TraceStep::Attempt(tried) => self.attempt_json(tried),
             TraceStep::Fallback(fallback) => json!({

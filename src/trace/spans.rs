@@ -6,6 +6,7 @@
 //! with `infergate.`. No prompt, key or header stands in a span.
 
 use infergate_core::admission::ClassTurn;
+use infergate_core::trace_context::{SpanId, TraceId};
 
 use super::cluster::{ForwardStep, ForwardStepEnd};
 use super::identity::SpanIdentity;
@@ -14,7 +15,8 @@ use super::record::{
 };
 use crate::telemetry::clock::UnixOffset;
 use crate::telemetry::otlp::proto::{
-    FLAG_HAS_IS_REMOTE, FLAG_IS_REMOTE, KeyValue, STATUS_ERROR, Span, SpanEvent, SpanKind, Status,
+    FLAG_HAS_IS_REMOTE, FLAG_IS_REMOTE, KeyValue, STATUS_ERROR, Span, SpanEvent, SpanKind,
+    SpanLink, Status,
 };
 use crate::telemetry::otlp::semconv;
 use crate::telemetry::{AttemptResult, RequestOutcome};
@@ -57,6 +59,9 @@ impl RequestTrace {
                 TraceStep::Permit(permit) => {
                     let attributes = turn_attributes(permit.turn).into();
                     events.push(renderer.event("infergate.permit", permit.at_us, attributes));
+                }
+                TraceStep::WeightsChange { at_us } => {
+                    events.push(renderer.event("infergate.weights_changed", *at_us, Vec::new()));
                 }
                 TraceStep::Fallback(fallback) => {
                     let attributes = vec![
@@ -125,6 +130,7 @@ impl Renderer<'_> {
             },
             events,
             dropped_events_count: self.trace.steps_left_out,
+            links: self.identity.link.iter().map(span_link).collect(),
             ..self.span(kind, self.named(self.requested_model()), times, attributes)
         };
         with_error(span, self.error())
@@ -332,6 +338,14 @@ impl Renderer<'_> {
                 None => outcome.name().to_owned(),
             }),
         }
+    }
+}
+
+fn span_link((trace, span): &(TraceId, SpanId)) -> SpanLink {
+    SpanLink {
+        trace_id: trace.to_bytes().into(),
+        span_id: span.to_bytes().into(),
+        flags: FLAG_HAS_IS_REMOTE | FLAG_IS_REMOTE,
     }
 }
 

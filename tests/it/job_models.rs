@@ -328,6 +328,19 @@ async fn models_on_one_base_take_turns_with_few_exchanges_of_weights() {
     );
     let series = format!(r#"infergate_weight_swaps_total{{deployable="{key}"}}"#);
     assert_eq!(node.metric(&series).await, Some(swaps as f64));
+    let first_swap = order
+        .windows(2)
+        .position(|pair| pair[0] != pair[1])
+        .unwrap()
+        + 1;
+    // Events come in the order of ends, and one job runs at a time.
+    let event = &node.events(1 + MODELS * JOBS).await[first_swap];
+    let trace = node.explain(event["request_id"].as_str().unwrap()).await;
+    let steps = trace["steps"].as_array().unwrap();
+    assert!(
+        steps.iter().any(|step| step["weights_changed"] == true),
+        "{trace}"
+    );
     // While all wait, none is passed over for longer than the rows of the others.
     for model in 0..MODELS {
         let turns = order.iter().enumerate().filter(|(_, it)| **it == model);

@@ -4,12 +4,13 @@ mod mixed;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::{
-    CollectedSpan, Collector, Node, RefusingServer, ScriptedServer, SimulatedServer, SpanTree,
-    accounts, attribute_number, attribute_text, chat, endpoint, eventually, json_answer, model,
-    one_model,
+    CollectedSpan, Collector, HandledServer, Node, Reaction, RefusingServer, ScriptedServer,
+    SimulatedServer, SpanTree, accounts, attribute_number, attribute_text, chat, endpoint,
+    eventually, json_answer, model, one_model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -224,4 +225,47 @@ async fn without_a_collector_nothing_waits_and_every_drop_is_counted() {
         served_without(gone.address, &models),
         served_without(silent.local_addr().unwrap(), &models),
     );
+}
+
+#[tokio::test]
+async fn a_job_continues_the_trace_of_its_submit_and_a_later_run_is_linked_to_it() {
+    let collector = Collector::start().await;
+    let runs = AtomicUsize::new(0);
+    let server = HandledServer::by(move |request| {
+        let context = "traceparent: 00-00000000000000000000000000000007-";
+        match runs.fetch_add(1, Ordering::SeqCst) {
+            0 => {
+                assert!(request.contains(context), "{request}");
+                Reaction::Crash(Duration::ZERO)
+            }
+            _ => {
+                assert!(!request.contains(context), "{request}");
+                Reaction::AnswerAfter(Duration::ZERO, json_answer(ANSWER))
+            }
+        }
+    })
+    .await;
+    let endpoints = [endpoint(server.address, 1)];
+    let models = model("acme/m", &endpoints, "");
+    let tracing = tracing(collector.address, "");
+    let node = Node::start(&format!("jobs: {{}}\nmodels:\n{models}{tracing}")).await;
+    let predictions = "/v1/models/acme/m/predictions";
+    let input = r#"{"input":{"prompt":"x"}}"#;
+    let created = node
+        .post_as(&traceparent(7, "01"), predictions, input)
+        .await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    let spans = collected(&collector, 2).await;
+    let trees = SpanTree::all(spans, &senders());
+    let of_submit = 7_u128.to_be_bytes().to_vec();
+    let (first, later): (Vec<_>, Vec<_>) = trees.iter().partition(|(id, _)| **id == of_submit);
+    let sender = hex::decode(SENDER).unwrap();
+    assert_eq!(first[0].1.root().span.parent_span_id, sender);
+    assert!(!later.is_empty(), "{trees:?}");
+    for (_, tree) in later {
+        let span = &tree.root().span;
+        assert!(span.parent_span_id.is_empty());
+        let link = &span.links[0];
+        assert_eq!((&link.trace_id, &link.span_id), (&of_submit, &sender));
+    }
 }

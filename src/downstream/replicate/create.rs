@@ -27,6 +27,7 @@ use crate::jobs::{
 use crate::pipeline::{
     AuthenticatedRequest, Downstream, RequestContext, RequestError, RequestHead,
 };
+use crate::state::trace_parent;
 
 /// Longest idempotency key, bytes.
 const KEY_BYTES_MAX: usize = 255;
@@ -40,6 +41,7 @@ struct CreateHead {
     cancel_after: Option<Millis>,
     key: Option<Arc<str>>,
     is_batch: bool,
+    traceparent: Option<Arc<str>>,
     target: String,
 }
 
@@ -74,6 +76,7 @@ impl CreateHead {
             cancel_after,
             key,
             is_batch: class.is_some_and(|class| class.eq_ignore_ascii_case("batch")),
+            traceparent: trace_parent(head.headers).map(|parent| parent.to_string().into()),
             target: head.target.to_owned(),
         })
     }
@@ -228,6 +231,7 @@ fn prepare(
         stream_token: (kind == JobKind::Prediction && has_text_output(spec.task))
             .then(stream_token),
         destination: read.destination.map(Arc::from),
+        traceparent: head.traceparent.clone(),
         retry_of: None,
     };
     let submit = PreparedSubmit {

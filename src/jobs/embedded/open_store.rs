@@ -203,7 +203,11 @@ impl OpenStore {
         let mut runs = Vec::new();
         for taken in self.table.take(worker, request, now) {
             let payload = self.database.payload(&taken.definition.id)?;
-            runs.push(StoredRun { taken, payload });
+            runs.push(StoredRun {
+                taken,
+                payload,
+                weights_changed: false,
+            });
         }
         Ok(runs)
     }

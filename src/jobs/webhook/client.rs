@@ -1,7 +1,7 @@
 //! Client of receivers: one attempt from a URL to its result, by the present configuration.
 //!
-//! Not the schedule of attempts. A request carries its content type, our user agent and its signature, and nothing
-//! that came from the job's submit.
+//! Not the schedule of attempts. A request carries its content type, our user agent, its signature and the trace
+//! context of the job's submit, and nothing else of the submit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use infergate_core::AccountId;
 use infergate_core::job::StoreTime;
 use infergate_core::job::receiver_url::{ReceiverUrl, ReceiverUrlError};
 use infergate_core::job::webhook::DeliveryResult;
+use infergate_core::trace_context::TRACEPARENT;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
@@ -36,6 +37,8 @@ pub struct WebhookMessage<'a> {
     pub id: &'a str,
     /// Body.
     pub body: Bytes,
+    /// `traceparent` of the submit.
+    pub traceparent: Option<&'a str>,
 }
 
 /// Result of an attempt.
@@ -147,12 +150,15 @@ impl WebhookClient {
         };
         let signature = self.keys.sign(message.account, signed);
         let signature = signature.map_err(|_| AttemptFault::Unsigned)?;
-        let headers = format!(
+        let mut headers = format!(
             "content-type: application/json\r\nuser-agent: infergate/{version}\r\nconnection: close\r\n\
              webhook-id: {id}\r\nwebhook-timestamp: {timestamp}\r\nwebhook-signature: {signature}\r\n",
             version = env!("CARGO_PKG_VERSION"),
             id = message.id,
         );
+        if let Some(context) = message.traceparent {
+            headers.push_str(&format!("{TRACEPARENT}: {context}\r\n"));
+        }
         let request = WebhookRequest {
             url: &url,
             addresses: &addresses,

@@ -28,6 +28,7 @@ pub struct JobNotices {
     client: Arc<WebhookClient>,
     clock: StoreClock,
     url: Arc<str>,
+    traceparent: Option<Arc<str>>,
     job: StoredJob,
     throttle: IntermediateThrottle,
     live: Arc<LiveOutput>,
@@ -54,6 +55,7 @@ impl JobNotices {
             client: Arc::clone(client),
             clock,
             url,
+            traceparent: request.traceparent.clone(),
             job: StoredJob {
                 place: 0,
                 definition: (*taken.definition).clone(),
@@ -125,6 +127,7 @@ impl JobNotices {
             url: &self.url,
             id: &id,
             body: self.body().into(),
+            traceparent: self.traceparent.as_deref(),
         };
         // Whatever came of it, the next one has newer news.
         let _ = self.client.deliver(message, self.clock.now()).await;

@@ -198,7 +198,7 @@ impl WebhookSender {
                 return None;
             }
         };
-        let Some((job, url)) = job.and_then(with_url) else {
+        let Some(AddressedJob { job, url, .. }) = job.and_then(AddressedJob::of) else {
             return Some((entry.id, JOB_GONE));
         };
         // A URL that the present rules refuse is a receiver of its own: attempts are counted there.
@@ -283,8 +283,8 @@ impl WebhookSender {
 impl AttemptContext {
     /// Makes an attempt and writes what came of it.
     async fn attempt(&self, delivery: DeliveryId, entry: PendingWebhook) -> AttemptEnd {
-        let report = match self.job(entry.job).await.and_then(with_url) {
-            Some((job, url)) => Some(self.deliver(&entry, &job, &url).await),
+        let report = match self.job(entry.job).await.and_then(AddressedJob::of) {
+            Some(addressed) => Some(self.deliver(&entry, &addressed).await),
             None => None,
         };
         let now = Millis((self.now)().0);
@@ -316,13 +316,15 @@ impl AttemptContext {
         }
     }
 
-    async fn deliver(&self, entry: &PendingWebhook, job: &StoredJob, url: &str) -> AttemptReport {
+    async fn deliver(&self, entry: &PendingWebhook, addressed: &AddressedJob) -> AttemptReport {
+        let job = &addressed.job;
         let body = replicate_object(&self.client.choices(), job, ShownStatus::Present);
         let message = WebhookMessage {
             account: &job.definition.account,
-            url,
+            url: &addressed.url,
             id: &entry.id,
             body: body.into(),
+            traceparent: addressed.traceparent.as_deref(),
         };
         self.client.deliver(message, (self.now)()).await
     }
@@ -350,8 +352,22 @@ impl AttemptContext {
     }
 }
 
-/// Returns a job with the URL of its receiver, where it has one.
-fn with_url(job: StoredJob) -> Option<(StoredJob, Arc<str>)> {
-    let request = StoredRequest::read(&job.payload).ok()?;
-    request.webhook.map(|url| (job, url))
+/// Job with its receiver.
+struct AddressedJob {
+    job: StoredJob,
+    url: Arc<str>,
+    /// `traceparent` of the submit.
+    traceparent: Option<Arc<str>>,
+}
+
+impl AddressedJob {
+    /// Returns none where the job has no receiver.
+    fn of(job: StoredJob) -> Option<AddressedJob> {
+        let request = StoredRequest::read(&job.payload).ok()?;
+        Some(AddressedJob {
+            job,
+            url: request.webhook?,
+            traceparent: request.traceparent,
+        })
+    }
 }

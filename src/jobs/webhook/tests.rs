@@ -138,6 +138,7 @@ impl Bench {
             url,
             id: "job1-completed",
             body: br#"{"status":"succeeded"}"#.as_slice().into(),
+            traceparent: Some(TRACEPARENT),
         };
         self.client.deliver(message, NOW).await
     }
@@ -168,6 +169,8 @@ impl Bench {
     }
 }
 
+const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
 fn failed(status: Option<u16>, retry_after: Option<Millis>) -> DeliveryResult {
     DeliveryResult::Failed {
         status,
@@ -193,10 +196,12 @@ async fn a_message_has_our_headers_alone_and_its_signature_can_be_verified() {
         "webhook-id",
         "webhook-timestamp",
         "webhook-signature",
+        "traceparent",
         "content-length",
     ];
     assert_eq!(names, expected);
     assert_eq!(received.header("host"), format!("receiver.test:{port}"));
+    assert_eq!(received.header("traceparent"), TRACEPARENT);
     let agent = format!("infergate/{}", env!("CARGO_PKG_VERSION"));
     assert_eq!(received.header("user-agent"), agent);
     assert_eq!(received.header("webhook-timestamp"), "1700000000");

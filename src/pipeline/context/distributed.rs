@@ -4,6 +4,7 @@
 
 use infergate_core::api::Operation;
 use infergate_core::model::Task;
+use infergate_core::trace_context::TraceId;
 
 use super::RequestContext;
 use crate::http1::Fields;
@@ -34,6 +35,17 @@ impl RequestContext {
         self.facts.trace_id = context.map(|context| context.trace_id);
         self.span_identity = arrived.identity;
         passed
+    }
+
+    /// Gives a recorded request a trace of its own, linked to the span that it was sent by: later runs of a job.
+    pub fn leave_trace_of_sender(&mut self) {
+        let Some(identity) = &mut self.span_identity else {
+            return;
+        };
+        if identity.parent.is_some() {
+            identity.leave_parent(TraceId::from_random([fastrand::u64(..), fastrand::u64(..)]));
+            self.facts.trace_id = Some(identity.context.trace_id);
+        }
     }
 
     /// Sets the operation, which names the request in traces.

@@ -83,7 +83,7 @@ mod tests {
     use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
     use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 
-    use super::super::proto::{SpanEvent, SpanKind, Status, Value};
+    use super::super::proto::{SpanEvent, SpanKind, SpanLink, Status, Value};
     use super::super::{GenAiMetrics, GenAiSample};
     use super::*;
 
@@ -115,6 +115,11 @@ mod tests {
                 attributes: Vec::new(),
             }],
             dropped_events_count: 4,
+            links: vec![SpanLink {
+                trace_id: vec![4; 16],
+                span_id: vec![5; 8],
+                flags: 0x300,
+            }],
             status: Some(Status {
                 message: "why".to_owned(),
                 code: 2,
@@ -137,6 +142,11 @@ mod tests {
         assert_eq!((read.start_time_unix_nano, read.end_time_unix_nano), (5, 6));
         assert_eq!(read.kind, SpanKind::Client as i32);
         assert_eq!(read.flags, 0x301);
+        let link = &read.links[0];
+        assert_eq!(
+            (&link.trace_id[..], &link.span_id[..]),
+            (&[4; 16][..], &[5; 8][..])
+        );
         assert_eq!(read.status.as_ref().unwrap().code, 2);
         let keys: Vec<&str> = read.attributes.iter().map(|of| &*of.key).collect();
         assert_eq!(keys, ["text", "number", "bool", "double"]);

@@ -73,6 +73,8 @@ pub struct Span {
     pub events: Vec<SpanEvent>,
     #[prost(uint32, tag = "12")]
     pub dropped_events_count: u32,
+    #[prost(message, repeated, tag = "13")]
+    pub links: Vec<SpanLink>,
     #[prost(message, optional, tag = "15")]
     pub status: Option<Status>,
     /// Trace flags in the lower eight bits, then [`FLAG_HAS_IS_REMOTE`] and [`FLAG_IS_REMOTE`].
@@ -108,6 +110,18 @@ pub struct SpanEvent {
     pub name: String,
     #[prost(message, repeated, tag = "3")]
     pub attributes: Vec<KeyValue>,
+}
+
+/// Span of another trace that a span comes from.
+#[derive(Clone, PartialEq, Message)]
+pub struct SpanLink {
+    #[prost(bytes = "vec", tag = "1")]
+    pub trace_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub span_id: Vec<u8>,
+    /// As those of a [`Span`].
+    #[prost(fixed32, tag = "6")]
+    pub flags: u32,
 }
 
 /// Result of a span.

@@ -271,6 +271,7 @@ fn value<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a Value> {
 }
 
 /// Spans of one trace, checked against each other.
+#[derive(Debug)]
 pub struct SpanTree {
     /// Spans by id.
     pub spans: HashMap<Vec<u8>, CollectedSpan>,
