@@ -13,6 +13,7 @@ use infergate_core::job::{
 };
 use infergate_core::model::{FairBy, FlowMode};
 
+use super::deployments::{DeploymentResult, DeploymentWrite, StoredDeployment};
 use super::store::{
     EndRecord, IdempotencyKey, JobListing, JobStore, NewStoredJob, StoreError, StoredEnd, StoredRun,
 };
@@ -111,6 +112,7 @@ pub async fn suite(store: &dyn JobStore, now: StoreTime) {
     cancels_end_queued_jobs_and_mark_running_ones(store).await;
     lists_are_newest_first_and_by_account(store).await;
     a_paused_queue_gives_nothing_and_an_unserved_one_is_emptied(store, now).await;
+    deployments_have_one_maker_and_releases_in_a_row(store, now).await;
 }
 
 async fn submits_are_idempotent_and_bounded(store: &dyn JobStore, now: StoreTime) {
@@ -277,6 +279,42 @@ async fn a_paused_queue_gives_nothing_and_an_unserved_one_is_emptied(
         (JobState::Failed, Some(EndReason::ModelRemoved))
     );
     assert_eq!(store.stats().await.unwrap().live, 0);
+}
+
+/// Deployment that an account makes.
+pub fn deployment(account: &str, name: &str, release: u32, now: StoreTime) -> StoredDeployment {
+    let spec = serde_json::json!({ "id": name, "model": "m" });
+    StoredDeployment {
+        account: account.into(),
+        spec: serde_json::from_value(spec).unwrap(),
+        release,
+        released: now,
+    }
+}
+
+async fn deployments_have_one_maker_and_releases_in_a_row(store: &dyn JobStore, now: StoreTime) {
+    let write = async |write| store.write_deployment(write).await.unwrap();
+    let create = async |account, name| {
+        let new = deployment(account, name, 1, now);
+        write(DeploymentWrite::Create(new, 2)).await
+    };
+    let release = async |account, number| {
+        let next = deployment(account, "a/x", number, now);
+        write(DeploymentWrite::Release(next)).await
+    };
+    assert_eq!(create("a", "a/x").await, DeploymentResult::Done);
+    assert_eq!(create("b", "a/x").await, DeploymentResult::Exists);
+    assert_eq!(create("a", "a/y").await, DeploymentResult::Done);
+    assert_eq!(create("a", "a/z").await, DeploymentResult::Full);
+    assert_eq!(create("b", "b/z").await, DeploymentResult::Done);
+    assert_eq!(release("a", 2).await, DeploymentResult::Done);
+    assert_eq!(release("a", 2).await, DeploymentResult::Stale);
+    assert_eq!(release("b", 3).await, DeploymentResult::Stale);
+    assert_eq!(release("a", 3).await, DeploymentResult::Done);
+    let remove = async || write(DeploymentWrite::Remove("a/y".into())).await;
+    assert_eq!(remove().await, DeploymentResult::Done);
+    assert_eq!(remove().await, DeploymentResult::Stale);
+    assert_eq!(create("a", "a/z").await, DeploymentResult::Done);
 }
 
 /// Marks ends that no worker has written.

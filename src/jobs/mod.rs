@@ -28,6 +28,8 @@ mod service;
 mod signals;
 mod store;
 mod store_clock;
+#[cfg(test)]
+mod table_store;
 mod webhook;
 mod weights;
 mod worker;

@@ -12,7 +12,10 @@ use infergate_core::job::{
 use tempfile::TempDir;
 
 use super::{EmbeddedSettings, EmbeddedStore};
-use crate::jobs::conformance::{id, job, marked_ends, metrics, submit, success, suite, take};
+use crate::jobs::conformance::{
+    deployment, id, job, marked_ends, metrics, submit, success, suite, take,
+};
+use crate::jobs::deployments::{DeploymentResult, DeploymentWrite};
 use crate::jobs::signals::JobSignals;
 use crate::jobs::store::{JobStore, StoreError};
 use crate::jobs::store_clock::StoreClock;
@@ -94,6 +97,55 @@ async fn what_was_answered_is_there_after_a_restart_and_runs_of_the_former_proce
     let state = store.get(id(0)).await.unwrap().unwrap().state;
     let again = submit(&store, job(0, "a", now())).await;
     assert_eq!(again, SubmitResult::Exists(state));
+}
+
+#[tokio::test]
+async fn a_file_of_the_first_version_gets_its_missing_table_and_keeps_its_jobs() {
+    let folder = TempDir::new().unwrap();
+    {
+        let store = open(folder.path());
+        submit(&store, job(1, "a", now())).await;
+    }
+    while lock_is_held(folder.path()) {
+        tokio::task::yield_now().await;
+    }
+    let path = folder.path().join("jobs.sqlite");
+    let file = rusqlite::Connection::open(&path).unwrap();
+    // All that the second version added.
+    file.execute_batch("DROP TABLE deployments; PRAGMA user_version = 1")
+        .unwrap();
+    drop(file);
+    let made = {
+        let store = open(folder.path());
+        assert_eq!(store.problem(), None);
+        let kept = store.get(id(1)).await.unwrap().unwrap();
+        assert_eq!(kept.state, JobState::Queued);
+        let new = deployment("a", "a/x", 1, now());
+        let write = DeploymentWrite::Create(new.clone(), 1);
+        let written = store.write_deployment(write).await;
+        assert_eq!(written, Ok(DeploymentResult::Done));
+        new
+    };
+    let store = open_again(folder.path()).await;
+    let found = store.deployments().of_name("a/x").unwrap();
+    assert_eq!(found.account.as_ref(), Some(&made.account));
+    assert_eq!(found.released, Some(made.released));
+}
+
+#[tokio::test]
+async fn a_file_of_a_later_version_is_left_alone() {
+    let folder = TempDir::new().unwrap();
+    drop(open(folder.path()));
+    while lock_is_held(folder.path()) {
+        tokio::task::yield_now().await;
+    }
+    let path = folder.path().join("jobs.sqlite");
+    let file = rusqlite::Connection::open(&path).unwrap();
+    file.execute_batch("PRAGMA user_version = 99").unwrap();
+    drop(file);
+    let store = open(folder.path());
+    let problem = store.problem().unwrap();
+    assert!(problem.contains("the file has version 99"), "{problem}");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use crate::Millis;
 use crate::job::deadline::JobLimits;
 use crate::job::record::JobDefinition;
 use crate::job::retry::ReleaseCause;
+use crate::job::schedule::AFFINITY_STREAK_MAX;
 use crate::job::states::{CanceledBy, JobKind, WriteResult};
 use crate::model::FlowMode;
 
@@ -446,4 +447,65 @@ fn random_verbs_keep_the_invariants_and_end_each_job_once() {
         assert!(table.is_empty(), "{} jobs are left", table.len());
         table.check();
     }
+}
+
+/// Runs `takes` jobs of flows that never run dry, one after the other, each with a preference for the flow before it for
+/// at most `streak_max` takes in a row. Returns the exchanges and the largest lead in permit time, milliseconds.
+fn run_with_affinity(seed: u64, takes: usize, streak_max: u32) -> (usize, u64) {
+    const HOLD_MAX_MS: u64 = 1000;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut table, worker) = (JobTable::new(), WorkerId::new("w", 1));
+    let flows: Vec<String> = (0..random.usize(2..6)).map(|n| format!("s{n}")).collect();
+    let (mut now, mut next) = (T0, 0);
+    let mut served = vec![0; flows.len()];
+    let (mut last, mut streak): (Option<Arc<str>>, u32) = (None, 0);
+    let (mut swaps, mut lead) = (0, 0);
+    for flow in flows.iter().cycle().take(3 * flows.len()) {
+        submit(&mut table, next, flow, now);
+        next += 1;
+    }
+    for turn in 0..takes {
+        let preferred = last.clone().filter(|_| streak < streak_max);
+        let request = TakeRequest {
+            deployable: "vp-a".into(),
+            count: 1,
+            turn: turn as u32,
+            preferred_flow: preferred.clone(),
+        };
+        let taken = table.take(&worker, &request, now).remove(0);
+        let flow = Arc::clone(&taken.definition.flow);
+        submit(&mut table, next, &flow, now);
+        next += 1;
+        streak = match preferred.as_ref() == Some(&flow) {
+            true => streak + 1,
+            false => 0,
+        };
+        swaps += usize::from(last.as_ref().is_some_and(|last| *last != flow));
+        let hold = random.u64(1..=HOLD_MAX_MS);
+        now = now + Millis(hold);
+        table.finish(&worker, &success(&taken), now);
+        table.take_changes();
+        let at = flows.iter().position(|name| **name == *flow).unwrap();
+        served[at] += hold;
+        last = Some(flow);
+        lead = lead.max(served.iter().max().unwrap() - served.iter().min().unwrap());
+    }
+    table.check();
+    (swaps, lead)
+}
+
+/// Rows save exchanges, and no flow gets ahead by more than two rows of the longest jobs. Without a bound of rows, the
+/// lead is that of the permitted lag.
+#[test]
+fn a_preference_saves_exchanges_and_lets_no_flow_run_away() {
+    for seed in 0..100 {
+        let (swaps, lead) = run_with_affinity(seed, 400, AFFINITY_STREAK_MAX);
+        let (all_swaps, fair_lead) = run_with_affinity(seed, 400, 0);
+        assert!(swaps * 3 < all_swaps, "seed {seed}: {swaps} of {all_swaps}");
+        let row_ms = u64::from(AFFINITY_STREAK_MAX + 1) * 1000;
+        assert!(lead <= 2 * row_ms, "seed {seed}: {lead} ms");
+        assert!(fair_lead <= 3000, "seed {seed}: {fair_lead} ms");
+    }
+    let (_, unbounded) = run_with_affinity(1, 400, u32::MAX);
+    assert!(unbounded > 20_000, "{unbounded} ms");
 }
