@@ -8,21 +8,58 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use infergate_core::{AccountId, Refusal};
+use infergate_core::{AccountId, ModelId, Refusal};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::output::data_uri;
 use crate::files::{FileId, FileOrigin, FileRecord, Files, NewFile, Upload, file_in_url, file_url};
+use crate::state::Shared;
 
 /// Longest data URI that stays where it is.
 const DATA_URI_BYTES_MAX: usize = 64 << 10;
-/// Largest uploaded file that becomes a data URI of a run.
+/// Largest uploaded file that becomes a data URI of a run where the model takes URLs.
 const INLINE_BYTES_MAX: u64 = 1 << 20;
 /// Attempts to store a part of an output.
 const STORE_ATTEMPTS: usize = 3;
 /// Bytes of an upload's piece.
 const PIECE_BYTES: usize = 256 << 10;
+
+/// Rules for the files in the inputs of a model.
+#[derive(Clone, Debug, Default)]
+pub struct InputFileRules {
+    /// Members of the input that the model reads as base64: a URL in their place is none, whatever the size.
+    encoded: Arc<[Box<str>]>,
+    /// Longest input with the files in it, bytes: as a request with them would have.
+    bytes_max: u64,
+}
+
+impl InputFileRules {
+    /// Returns the rules in force for a model.
+    pub fn of(shared: &Shared, model: &ModelId) -> InputFileRules {
+        let snapshot = shared.snapshot.load();
+        let found = snapshot.catalog.model(model.as_str());
+        let encoded = found.map(|(at, _)| snapshot.models.get(at).task.encoded_members());
+        InputFileRules {
+            encoded: encoded.unwrap_or_default(),
+            bytes_max: snapshot.body_limits().one_body_bytes,
+        }
+    }
+
+    /// Returns whether the value of a place is read as base64: a member, an item or the body of one.
+    fn is_encoded(&self, pointer: &str) -> bool {
+        let member = pointer.split('/').nth(2).unwrap_or_default();
+        self.encoded.iter().any(|name| **name == *member)
+    }
+}
+
+/// Form in which the model gets a file of its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileForm<'a> {
+    DataUri,
+    /// URL of the callback listener, whose beginning this is.
+    Url(&'a str),
+}
 
 /// Account and store of the files of one job.
 #[derive(Clone, Copy)]
@@ -33,6 +70,10 @@ pub struct JobFiles<'a> {
     pub account: &'a AccountId,
     /// URL under which model servers reach the callback listener.
     pub callbacks: Option<&'a str>,
+    /// Rules of the model.
+    pub rules: &'a InputFileRules,
+    /// URL under which clients reach the gateway.
+    pub base_url: &'a str,
 }
 
 /// Data URI with its parts.
@@ -63,7 +104,7 @@ impl<'a> DataUri<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputNotStored;
 
-impl JobFiles<'_> {
+impl<'a> JobFiles<'a> {
     async fn keep(
         self,
         uri: &DataUri<'_>,
@@ -93,12 +134,13 @@ impl JobFiles<'_> {
     pub async fn store_values(
         self,
         input: &RawValue,
-        (base_url, expires_secs): (&str, u64),
+        expires_secs: u64,
         kept: &mut Vec<FileId>,
     ) -> Result<Option<Box<RawValue>>, Refusal> {
         if !may_have_files(input.get()) {
             return Ok(None);
         }
+        let mut length = input.get().len() as u64;
         let mut input = parsed(input)?;
         let mut is_changed = false;
         for (pointer, text) in strings(&mut input) {
@@ -107,65 +149,82 @@ impl JobFiles<'_> {
             {
                 let record = self.keep(&uri, FileOrigin::Input, expires_secs).await?;
                 kept.push(record.id);
-                *text = file_url(base_url, record.id);
+                *text = file_url(self.base_url, record.id);
                 is_changed = true;
             } else if let Some(id) = file_in_url(text) {
-                self.check(id, (text, base_url), pointer)?;
+                self.form(id, (text, &mut length), pointer)?;
             }
         }
         Ok(is_changed.then(|| raw(&input)).flatten())
     }
 
-    /// Checks a file that an input names.
-    fn check(
+    /// Returns a file that an input names, with its form at a run; none where it is another gateway's. `length` is
+    /// that of the input with the files so far, bytes.
+    fn form(
         self,
         id: FileId,
-        (url, base_url): (&str, &str),
+        (url, length): (&str, &mut u64),
         pointer: String,
-    ) -> Result<(), Refusal> {
-        let message = match self.files.find(self.account, id) {
-            Some(record) if is_too_large(&record) && self.callbacks.is_none() => {
-                "is a file of more than 1 MiB, which models can read only from a listener of their own: the operator \
-                 can set `listen.callbacks`"
-            }
-            Some(_) => return Ok(()),
-            // An id of another gateway's file.
-            None if !url.starts_with(base_url) => return Ok(()),
-            None => "names a file that is not there: its time is over, or it never was",
-        };
-        Err(Refusal::Rejected {
+    ) -> Result<Option<(Arc<FileRecord>, FileForm<'a>)>, Refusal> {
+        let rejected = |message: &str| Refusal::Rejected {
             status: 422,
-            pointer,
+            pointer: pointer.clone(),
             message: message.to_owned(),
-        })
+        };
+        let Some(record) = self.files.find(self.account, id) else {
+            return match url.starts_with(self.base_url) {
+                true => Err(rejected(
+                    "names a file that is not there: its time is over, or it never was",
+                )),
+                false => Ok(None),
+            };
+        };
+        if is_too_large(&record) && !self.rules.is_encoded(&pointer) {
+            let callbacks = self.callbacks.ok_or_else(|| {
+                rejected(
+                    "is a file of more than 1 MiB, which models can read only from a listener of their own: the \
+                     operator can set `listen.callbacks`",
+                )
+            })?;
+            return Ok(Some((record, FileForm::Url(callbacks))));
+        }
+        *length = length.saturating_add(base64_len(record.size));
+        if *length > self.rules.bytes_max {
+            let max_mib = self.rules.bytes_max >> 20;
+            return Err(rejected(&format!(
+                "is a file with which the request to the model is longer than {max_mib} MiB, and the model reads no \
+                 URLs here: send a smaller one, or have the operator raise `limits.request_body_mib`"
+            )));
+        }
+        Ok(Some((record, FileForm::DataUri)))
     }
 
-    /// Puts files that an input names back as data URIs, and large ones as URLs of the callback listener, which end at
-    /// `until_ms`, milliseconds since 1970.
+    /// Puts files that an input names back as data URIs, and large ones as URLs of the callback listener where the
+    /// model takes URLs. These end at `until_ms`, milliseconds since 1970.
     ///
     /// # Errors
     /// A file is gone or too large, or the store cannot be read.
     pub async fn restore_values(
         self,
         input: &RawValue,
-        (base_url, until_ms): (&str, u64),
+        until_ms: u64,
     ) -> Result<Option<Box<RawValue>>, Refusal> {
         if !may_have_files(input.get()) {
             return Ok(None);
         }
+        let mut length = input.get().len() as u64;
         let mut input = parsed(input)?;
         let mut is_changed = false;
         for (pointer, text) in strings(&mut input) {
             let Some(id) = file_in_url(text) else {
                 continue;
             };
-            self.check(id, (text, base_url), pointer)?;
-            let Some(record) = self.files.find(self.account, id) else {
+            let Some((record, form)) = self.form(id, (text, &mut length), pointer)? else {
                 continue;
             };
-            if let Some(callbacks) = self.callbacks.filter(|_| is_too_large(&record)) {
+            is_changed = true;
+            if let FileForm::Url(callbacks) = form {
                 *text = self.files.download_url_until(callbacks, &record, until_ms);
-                is_changed = true;
                 continue;
             }
             let read = self.files.read_whole(&record).await;
@@ -174,7 +233,6 @@ impl JobFiles<'_> {
                 Refusal::JobsUnavailable
             })?;
             *text = data_uri(&record.content_type, &bytes);
-            is_changed = true;
         }
         Ok(is_changed.then(|| raw(&input)).flatten())
     }
@@ -186,7 +244,6 @@ impl JobFiles<'_> {
     pub async fn keep_output(
         self,
         output: &RawValue,
-        base_url: &str,
     ) -> Result<Option<Box<RawValue>>, OutputNotStored> {
         let text = output.get();
         let is_medium = text.get(1..).is_some_and(DataUri::is_medium);
@@ -204,7 +261,7 @@ impl JobFiles<'_> {
             }
             if let Some(uri) = DataUri::read(text) {
                 let record = self.keep_patiently(&uri).await?;
-                *text = self.files.download_url(base_url, &record);
+                *text = self.files.download_url(self.base_url, &record);
                 is_changed = true;
             }
         }
@@ -233,6 +290,11 @@ fn may_have_files(input: &str) -> bool {
     // A slash may be escaped, where the name of the folder is not.
     let has_data = input.len() > DATA_URI_BYTES_MAX && input.contains("data:");
     has_data || input.contains("files")
+}
+
+/// Length of so many bytes in base64 (RFC 4648).
+fn base64_len(bytes: u64) -> u64 {
+    bytes.div_ceil(3).saturating_mul(4)
 }
 
 fn parsed(input: &RawValue) -> Result<Value, Refusal> {
@@ -281,49 +343,128 @@ mod tests {
         RawValue::from_string(text).unwrap()
     }
 
+    fn rules(encoded: &[&str]) -> InputFileRules {
+        InputFileRules {
+            encoded: encoded.iter().map(|name| Box::from(*name)).collect(),
+            bytes_max: 4 << 20,
+        }
+    }
+
     #[tokio::test]
     async fn a_large_data_uri_is_stored_and_put_back_and_a_small_one_stays() {
         let dir = tempfile::tempdir().unwrap();
         let files = Files::open_local(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
         let account = AccountId::from("a");
+        let rules = rules(&[]);
         let own = JobFiles {
             files: &files,
             account: &account,
             callbacks: None,
+            rules: &rules,
+            base_url: "http://h",
         };
         let large = data_uri("image/png", &vec![7; DATA_URI_BYTES_MAX]);
         let text = format!(r#"{{"n":1.5,"small":"data:a;base64,YQ==","large":["{large}"]}}"#);
         let input = raw_of(text);
         let mut kept = Vec::new();
-        let stored = own.store_values(&input, ("http://h", 60), &mut kept).await;
+        let stored = own.store_values(&input, 60, &mut kept).await;
         let stored = stored.unwrap().unwrap();
         assert!(stored.get().len() < 200 && stored.get().contains("data:a;base64,YQ=="));
         assert_eq!(kept.len(), 1);
-        let back = own
-            .restore_values(&stored, ("http://h", 0))
-            .await
-            .unwrap()
-            .unwrap();
+        let back = own.restore_values(&stored, 0).await.unwrap().unwrap();
         assert_eq!(back.get(), input.get());
         let other = AccountId::from("b");
         let foreign = JobFiles {
-            files: &files,
             account: &other,
-            callbacks: None,
+            ..own
         };
+        assert!(foreign.restore_values(&stored, 0).await.is_err());
+        let elsewhere = JobFiles {
+            base_url: "http://other",
+            ..foreign
+        };
+        let left = elsewhere.restore_values(&stored, 0).await.unwrap();
+        assert!(left.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_large_file_is_a_url_only_where_the_model_takes_urls() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::open_local(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
+        let account = AccountId::from("a");
+        let rules = rules(&["image"]);
+        let without_listener = JobFiles {
+            files: &files,
+            account: &account,
+            callbacks: None,
+            rules: &rules,
+            base_url: "http://h",
+        };
+        let own = JobFiles {
+            callbacks: Some("http://c"),
+            ..without_listener
+        };
+        let large = DataUri {
+            kind: "image/png",
+            bytes: vec![7; INLINE_BYTES_MAX as usize + 1].into(),
+        };
+        let record = own.keep(&large, FileOrigin::Upload, 60).await.unwrap();
+        let url = file_url("http://h", record.id);
+        let refusal = |refused: Result<_, Refusal>| match refused {
+            Err(Refusal::Rejected {
+                status: 422,
+                pointer,
+                message,
+            }) => (pointer, message),
+            other => panic!("{:?}", other.map(|_| ())),
+        };
+
+        // A model that takes URLs gets one, and needs the listener for it.
+        let by_url = raw_of(format!(r#"{{"picture":"{url}"}}"#));
+        let given = own.restore_values(&by_url, 9).await.unwrap().unwrap();
+        assert!(given.get().starts_with(r#"{"picture":"http://c/"#));
+        let mut kept = Vec::new();
+        let refused = without_listener.store_values(&by_url, 60, &mut kept);
+        let (pointer, message) = refusal(refused.await);
+        assert_eq!(pointer, "/input/picture");
+        assert!(message.contains("`listen.callbacks`"), "{message}");
+
+        // What is read as base64 is the file itself, with a listener and without.
+        let encoded = data_uri("image/png", &large.bytes);
+        for own in [own, without_listener] {
+            for (input, expected) in [
+                (
+                    format!(r#"{{"image":"{url}"}}"#),
+                    format!(r#"{{"image":"{encoded}"}}"#),
+                ),
+                (
+                    format!(r#"{{"image":["{url}"]}}"#),
+                    format!(r#"{{"image":["{encoded}"]}}"#),
+                ),
+            ] {
+                let input = raw_of(input);
+                assert!(
+                    own.store_values(&input, 60, &mut Vec::new())
+                        .await
+                        .unwrap()
+                        .is_none()
+                );
+                let given = own.restore_values(&input, 9).await.unwrap().unwrap();
+                assert!(given.get() == expected);
+            }
+        }
+
+        // All together as long as a request may be: 2 × 1.33 MiB are within 4 MiB, 3 are not.
+        let many = |count| raw_of(format!(r#"{{"image":{:?}}}"#, vec![url.as_str(); count]));
         assert!(
-            foreign
-                .restore_values(&stored, ("http://h", 0))
+            own.store_values(&many(2), 60, &mut Vec::new())
                 .await
-                .is_err()
+                .is_ok()
         );
-        assert!(
-            foreign
-                .restore_values(&stored, ("http://other", 0))
-                .await
-                .unwrap()
-                .is_none()
-        );
+        let (pointer, message) = refusal(own.store_values(&many(3), 60, &mut Vec::new()).await);
+        assert_eq!(pointer, "/input/image/2");
+        assert!(message.contains("longer than 4 MiB") && message.contains("request_body_mib"));
+        assert!(own.restore_values(&many(3), 9).await.is_err());
     }
 
     #[tokio::test]
@@ -331,13 +472,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files = Files::open_local(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
         let account = AccountId::from("a");
+        let rules = rules(&[]);
         let own = JobFiles {
             files: &files,
             account: &account,
             callbacks: None,
+            rules: &rules,
+            base_url: "https://h",
         };
         let image = raw_of(r#""data:image/png;base64,YWJj""#.to_owned());
-        let kept = own.keep_output(&image, "https://h").await.unwrap().unwrap();
+        let kept = own.keep_output(&image).await.unwrap().unwrap();
         let url: String = serde_json::from_str(kept.get()).unwrap();
         let (path, query) = url.split_once('?').unwrap();
         let found = files
@@ -345,13 +489,13 @@ mod tests {
             .unwrap();
         assert_eq!(&files.read_whole(&found).await.unwrap()[..], b"abc");
         let text = raw_of(r#"["data:image/png;base64,YWJj"]"#.to_owned());
-        assert!(own.keep_output(&text, "https://h").await.unwrap().is_none());
+        assert!(own.keep_output(&text).await.unwrap().is_none());
         let nowhere = FilesConfig {
             file_max_mib: 0,
             ..FilesConfig::default()
         };
         files.configure(nowhere);
-        let failed = own.keep_output(&image, "https://h").await;
+        let failed = own.keep_output(&image).await;
         assert_eq!(failed.err(), Some(OutputNotStored));
     }
 }

@@ -28,6 +28,7 @@ mod service;
 mod signals;
 mod store;
 mod store_clock;
+mod submit_request;
 #[cfg(test)]
 mod table_store;
 mod webhook;
@@ -43,10 +44,11 @@ pub use live::{EventPlaceId, LiveEvent};
 pub use object::{ShownStatus, replicate_object};
 pub use operator::RequeueError;
 pub use request::{JobResult, StoredRequest};
-pub use service::{Jobs, SubmitRequest};
+pub use service::Jobs;
 pub use signals::JobSignals;
 pub use store::{
     EndRecord, EndRenderer, IdempotencyKey, JobListing, JobStore, NewStoredJob, PendingWebhook,
     StoreStats, StoredEnd, StoredJob,
 };
 pub use store_clock::{StoreClock, rfc3339_micros};
+pub use submit_request::SubmitRequest;

@@ -11,8 +11,9 @@ use infergate_core::{AccountId, Refusal};
 
 use super::catalog::CatalogModel;
 use super::request::StoredRequest;
-use super::service::{Jobs, SubmitRequest, unavailable};
+use super::service::{Jobs, unavailable};
 use super::store::{JobStore, StoreStats, StoredJob};
+use super::submit_request::SubmitRequest;
 use crate::telemetry::job_metrics::{JobLevels, JobQueueLevels};
 use crate::upstream::ModelRuntime;
 

@@ -19,7 +19,7 @@ use super::ends::{
     RunDecision, RunFacts, decide, next_midnight, outcome, quota_pause, refusal_text,
 };
 use super::events::{self, EndTimes};
-use super::file_values::{JobFiles, OutputNotStored};
+use super::file_values::{InputFileRules, JobFiles, OutputNotStored};
 use super::kept_ends::{KeptEnds, WritePauses};
 use super::live::{LiveOutput, LiveOutputs};
 use super::moderation::{Judgement, Moderator};
@@ -94,14 +94,16 @@ impl RunContext {
             }
         };
         let choices = self.webhooks.choices();
+        let base_url = Arc::clone(&request.base_url);
         let own = JobFiles {
             files: &self.files,
             account: &taken.definition.account,
             callbacks: choices.callbacks_url.as_deref(),
+            rules: &InputFileRules::of(&self.shared, &taken.definition.model),
+            base_url: &base_url,
         };
         let end = taken.definition.limits.next_end(taken.progress.started);
-        let place = (&*request.base_url, end.at.0);
-        match own.restore_values(&request.input, place).await {
+        match own.restore_values(&request.input, end.at.0).await {
             Ok(Some(input)) => request.input = input,
             Ok(None) => {}
             Err(refusal) => {
@@ -126,7 +128,7 @@ impl RunContext {
         let notices = JobNotices::of(&self.webhooks, self.clock, (&taken, &request), output);
         let running = Box::pin(self.infer(&taken, &request, receiver, permit));
         let mut finished = JobNotices::during(notices, running).await;
-        RunContext::keep_output(own, &request.base_url, &mut finished).await;
+        RunContext::keep_output(own, &mut finished).await;
         if self.settle(&taken, finished).await {
             live.end(self.clock.now());
         }
@@ -183,16 +185,16 @@ impl RunContext {
     }
 
     /// Puts media and large values of an output into files, where clients can take URLs for them: below `https:` alone.
-    async fn keep_output(own: JobFiles<'_>, base_url: &str, finished: &mut FinishedRun) {
+    async fn keep_output(own: JobFiles<'_>, finished: &mut FinishedRun) {
         let Some(output) = &finished.result.output else {
             return;
         };
-        if !base_url.starts_with("https:")
+        if !own.base_url.starts_with("https:")
             || !matches!(decide(&finished.facts), RunDecision::End { .. })
         {
             return;
         }
-        match own.keep_output(output, base_url).await {
+        match own.keep_output(output).await {
             Ok(None) => {}
             Ok(kept) => finished.result.output = kept,
             Err(OutputNotStored) => {

@@ -10,30 +10,29 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use infergate_core::job::{
-    CancelResult, CanceledBy, EndReason, JobClass, JobDefinition, JobId, JobKind, JobLimits,
-    JobState, NewJob, QueueLimits, StoreTime, SubmitResult, WorkerId, own_deadline,
+    CancelResult, CanceledBy, EndReason, JobDefinition, JobId, JobKind, JobLimits, JobState,
+    NewJob, QueueLimits, StoreTime, SubmitResult, WorkerId, own_deadline,
 };
-use infergate_core::model::{AccountSpec, JobSpec};
 use infergate_core::{AccountId, Millis, Refusal};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::catalog::{CatalogModel, JobCatalog, JobPlace};
+use super::catalog::{JobCatalog, JobPlace};
 use super::config::{JobChoices, JobsConfig};
-use super::deployments::Deployment;
 use super::embedded::{EmbeddedSettings, EmbeddedStore};
 use super::events::{self, EventPlace, UnrunEnds};
-use super::file_values::JobFiles;
+use super::file_values::{InputFileRules, JobFiles};
 use super::live::{LiveOutput, LiveOutputs};
 use super::moderation::Moderator;
-use super::request::{JobResult, StoredRequest};
+use super::request::JobResult;
 use super::run::RunContext;
 use super::signals::{JobSignals, JobWatch, StopCause};
 use super::store::{
-    IdempotencyKey, JobListing, JobStore, NewStoredJob, PendingWebhook, StoreError, StoreStats,
-    StoredJob, WebhookSettlement,
+    JobListing, JobStore, NewStoredJob, PendingWebhook, StoreError, StoreStats, StoredJob,
+    WebhookSettlement,
 };
 use super::store_clock::StoreClock;
+use super::submit_request::SubmitRequest;
 use super::webhook::{SystemResolver, WebhookClient, WebhookSender};
 use super::worker::{Worker, WorkerSettings, worker_id};
 use crate::files::{FileId, Files};
@@ -59,28 +58,6 @@ enum SubmittedJob {
     Former(JobId),
 }
 
-/// Job to be submitted.
-pub struct SubmitRequest<'a> {
-    /// Account that pays.
-    pub account: &'a AccountSpec,
-    /// Model.
-    pub model: &'a CatalogModel,
-    /// Deployment of the model, whose queue it joins; none for the model's own.
-    pub deployment: Option<&'a Deployment>,
-    /// Kind.
-    pub kind: JobKind,
-    /// Class of its first run.
-    pub class: JobClass,
-    /// `Cancel-After`.
-    pub cancel_after: Option<Millis>,
-    /// `x-infergate-timeout-ms`.
-    pub timeout: Option<Millis>,
-    /// Request.
-    pub request: StoredRequest,
-    /// Key by which the submit may be repeated.
-    pub key: Option<IdempotencyKey>,
-}
-
 /// The durable path of a process.
 pub struct Jobs {
     pub(super) shared: Arc<Shared>,
@@ -101,16 +78,6 @@ pub struct Jobs {
     webhooks: Arc<WebhookClient>,
     /// A dead letter is to be tried again.
     is_webhook_revived: Arc<AtomicBool>,
-}
-
-impl SubmitRequest<'_> {
-    /// Rules of the job: the account's win over the deployment's, and those over the model's.
-    fn rules(&self) -> JobSpec {
-        let deployment = self.deployment;
-        let secs = deployment.and_then(|deployment| deployment.spec.max_run_lifetime_secs);
-        let rules = &self.model.runtime.spec.jobs;
-        rules.with_limits(&self.account.jobs, secs)
-    }
 }
 
 impl Jobs {
@@ -377,17 +344,20 @@ impl Jobs {
         kept: &mut Vec<FileId>,
     ) -> Result<(), Refusal> {
         let choices = self.choices.load();
+        let place = request
+            .model
+            .place(request.kind)
+            .ok_or(Refusal::NoSuchModel)?;
         let own = JobFiles {
             files: &self.files,
             account: &request.account.id,
             callbacks: choices.callbacks_url.as_deref(),
+            rules: &InputFileRules::of(&self.shared, &place.model.spec.id),
+            base_url: &request.request.base_url,
         };
         let lifetime = request.rules().max_run_lifetime_secs;
         let secs = choices.jobs.retention_secs.max(lifetime) + choices.jobs.keep_secs;
-        let place = (&*request.request.base_url, secs);
-        let input = own
-            .store_values(&request.request.input, place, kept)
-            .await?;
+        let input = own.store_values(&request.request.input, secs, kept).await?;
         if let Some(input) = input {
             request.request.input = input;
         }

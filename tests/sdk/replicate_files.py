@@ -25,7 +25,7 @@ sdk.poll_interval = 0.05
 
 
 def picture():
-    output = sdk.run(IMAGE, input={"prompt": "a gate", "width": 256, "height": 256})
+    output = sdk.run(IMAGE, input={"prompt": "a gate"})
     assert isinstance(output, FileOutput), type(output)
     return output
 
@@ -54,12 +54,14 @@ def signature_counts():
 
 @check
 def output_as_input():
-    """a picture of one job is the input of the next, by its URL and as an uploaded file"""
+    """a picture of more than 1 MiB is the input of the next job, by its URL and as an uploaded file"""
     first = picture()
     made = sdk.predictions.create(model=IMAGE, input={"prompt": "again", "image": first.url})
     made.wait()
     equal((made.status, made.error), ("succeeded", None))
-    upload = io.BytesIO(first.read())
+    data = first.read()
+    assert len(data) > 1 << 20, len(data)
+    upload = io.BytesIO(data)
     made = sdk.predictions.create(model=IMAGE, input={"prompt": "again", "image": upload})
     assert made.input["image"].startswith(f"{BASE}/v1/files/"), made.input
     made.wait()

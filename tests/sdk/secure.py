@@ -11,18 +11,13 @@ KEY = "secure-key"
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def config(folder, client, admin, image, secure, callbacks):
+def config(folder, client, admin, image, secure):
     """The configuration in JSON, which is YAML too."""
     server = {"url": f"http://127.0.0.1:{image}", "max_concurrent_requests": 8}
     return {
         "listen": {
             "clients": [{"address": f"127.0.0.1:{client}"}],
             "admin": {"address": f"127.0.0.1:{admin}"},
-            # Files above 1 MiB are inputs by URL, which the server of the model reads here.
-            "callbacks": {
-                "address": f"127.0.0.1:{callbacks}",
-                "url": f"http://127.0.0.1:{callbacks}",
-            },
         },
         "public_url": f"https://localhost:{secure}",
         "accounts": [{"id": "secure", "api_keys_sha256": [hashlib.sha256(KEY.encode()).hexdigest()]}],
@@ -37,13 +32,13 @@ def config(folder, client, admin, image, secure, callbacks):
 
 def secure_gateway(binary, folder, stack, simulate, python):
     """Starts gateway, simulated server and relay; the environment that names them."""
-    client, admin, image, secure, ready, callbacks = free_ports(6)
+    client, admin, image, secure, ready = free_ports(5)
     authority = folder / "secure-ca.pem"
     shutil.rmtree(folder / "secure-state", ignore_errors=True)
     options = ("--dialect", "http", "--task", "text-to-image", "--ttft-ms", "0")
     stack.enter_context(simulate(binary, "secure-image", image, *options))
     file = folder / "secure.yaml"
-    file.write_text(json.dumps(config(folder, client, admin, image, secure, callbacks)))
+    file.write_text(json.dumps(config(folder, client, admin, image, secure)))
     stack.enter_context(
         running(
             [binary, "serve", "--config", file],

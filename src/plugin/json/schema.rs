@@ -39,6 +39,8 @@ pub struct Schema {
     plan: Option<SchemaPlan>,
     /// Subschemas it stands for.
     expansion: u64,
+    /// Members of the value that are files in base64.
+    encoded: Arc<[Box<str>]>,
 }
 
 /// Reason why a body does not pass.
@@ -85,18 +87,25 @@ impl Schema {
             .build(&root)
             .map_err(|error| unusable(&error))?;
         let plan = SchemaPlan::of(&root);
+        let encoded = encoded_members(&root);
         Ok(Schema {
             text: text.into(),
             root,
             validator,
             plan,
             expansion,
+            encoded,
         })
     }
 
     /// True when even a short body is better checked off the worker.
     pub fn is_heavy(&self) -> bool {
         self.expansion > HEAVY_FROM
+    }
+
+    /// Names of the members that it describes as `contentEncoding: base64` (JSON Schema 2020-12, validation 8.3).
+    pub fn encoded(&self) -> &Arc<[Box<str>]> {
+        &self.encoded
     }
 
     /// The schema as it was written.
@@ -291,6 +300,15 @@ impl Schema {
         let parent = keyword.rsplit_once('/').map_or("", |(parent, _)| parent);
         self.root.pointer(parent).unwrap_or(&Value::Null)
     }
+}
+
+/// Members of an object that are in base64, by its schema.
+fn encoded_members(root: &Value) -> Arc<[Box<str>]> {
+    let members = root.get("properties").and_then(Value::as_object);
+    let is_encoded = |schema: &Value| schema.get("contentEncoding") == Some(&"base64".into());
+    let members = members.into_iter().flatten();
+    let encoded = members.filter(|(_, schema)| is_encoded(schema));
+    encoded.map(|(name, _)| name.as_str().into()).collect()
 }
 
 /// Name of the place in a message: its last key.

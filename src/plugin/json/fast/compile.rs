@@ -28,6 +28,8 @@ const SILENT: &[&str] = &[
     "$defs",
     "$id",
     "$schema",
+    "contentEncoding",
+    "contentMediaType",
     "default",
     "definitions",
     "deprecated",

@@ -115,6 +115,13 @@ impl TaskSlot {
         first.input_schema().map(|schema| Arc::clone(schema.text()))
     }
 
+    /// Members of the input that are files in base64: a URL in their place is none.
+    pub fn encoded_members(&self) -> Arc<[Box<str>]> {
+        let first = self.chain.candidates().next();
+        let schema = first.and_then(|rules| rules.input_schema());
+        schema.map_or_else(Arc::default, |schema| Arc::clone(schema.encoded()))
+    }
+
     /// JSON Schema of the result.
     pub fn output_schema(&self) -> Option<Arc<str>> {
         let first = self.chain.first_available()?;
