@@ -115,7 +115,7 @@ fn read_listing(filter: JobFilter) -> Result<JobListing, JobControlError> {
         state: state.transpose()?,
         model: filter.model.as_deref().map(ModelId::from),
         before: before.map_err(|_| wrong("`cursor` is `next` of another page".to_owned()))?,
-        limit: PAGE_JOBS + 1,
+        limit: PAGE_JOBS,
     })
 }
 
@@ -123,13 +123,10 @@ fn read_listing(filter: JobFilter) -> Result<JobListing, JobControlError> {
 impl JobControls for JobOperator {
     async fn list(&self, filter: JobFilter) -> Result<JobPage, JobControlError> {
         let found = self.jobs.list(read_listing(filter)?).await;
-        let mut found = found.map_err(|refusal| self.unavailable(refusal))?;
-        let has_more = found.len() > PAGE_JOBS;
-        found.truncate(PAGE_JOBS);
-        let last = found.last().filter(|_| has_more);
+        let found = found.map_err(|refusal| self.unavailable(refusal))?;
         Ok(JobPage {
-            next: last.map(|job| job.place.to_string()),
-            jobs: found.iter().map(summary).collect(),
+            next: found.next().map(|place| place.to_string()),
+            jobs: found.jobs.iter().map(summary).collect(),
         })
     }
 
@@ -451,7 +448,7 @@ mod tests {
         };
         let listing = read_listing(filter).unwrap();
         assert_eq!(listing.state, Some(JobState::Failed));
-        assert_eq!((listing.before, listing.limit), (Some(12), 101));
+        assert_eq!((listing.before, listing.limit), (Some(12), PAGE_JOBS));
         for (state, cursor) in [(Some("done"), None), (None, Some("x"))] {
             let filter = JobFilter {
                 state: state.map(str::to_owned),

@@ -3,6 +3,8 @@
 //! Not the files: it is made from their records at the start.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -17,6 +19,30 @@ const COUNTED_BYTES_MIN: u64 = 16 << 10;
 /// Bytes that a file of this size counts.
 pub fn counted(size: u64) -> u64 {
     size.max(COUNTED_BYTES_MIN)
+}
+
+/// Place of a file in the list of its account: the moment of its creation, milliseconds since 1970, and its id. It
+/// stays one after the file is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilePlace(pub u64, pub FileId);
+
+impl FilePlace {
+    /// Returns the place of a file.
+    pub fn of(record: &FileRecord) -> FilePlace {
+        FilePlace(record.created_ms, record.id)
+    }
+
+    /// Reads `<ms>.<id>`, as it is written.
+    pub fn read(text: &str) -> Option<FilePlace> {
+        let (ms, id) = text.split_once('.')?;
+        Some(FilePlace(ms.parse().ok()?, id.parse().ok()?))
+    }
+}
+
+impl fmt::Display for FilePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
 }
 
 #[derive(Default)]
@@ -83,30 +109,23 @@ impl FileIndex {
         (found.expires_ms > now_ms).then(|| Arc::clone(found))
     }
 
-    /// Returns files of an account that have not ended, newest first, behind the one with the id `after`.
+    /// Returns files of an account that have not ended, newest first, behind the place `after`.
     pub fn list(
         &self,
         account: &AccountId,
-        after: Option<FileId>,
+        after: Option<FilePlace>,
         (limit, now_ms): (usize, u64),
     ) -> Vec<Arc<FileRecord>> {
         let Some(files) = self.accounts.get(account) else {
             return Vec::new();
         };
-        let end = match after {
-            None => (u64::MAX, None),
-            Some(id) => match self.by_id.get(&id) {
-                Some(record) => (record.created_ms, Some(id)),
-                None => return Vec::new(),
-            },
-        };
-        let before = |place: &&(u64, FileId)| (place.0, Some(place.1)) < end;
-        let before_all = |place: &&(u64, FileId)| after.is_none() || before(place);
+        let end = after.map_or(Bound::Unbounded, |place| {
+            Bound::Excluded((place.0, place.1))
+        });
         files
             .files
-            .iter()
+            .range((Bound::Unbounded, end))
             .rev()
-            .filter(before_all)
             .filter_map(|(_, id)| self.find(*id, now_ms))
             .take(limit)
             .collect()
@@ -177,7 +196,14 @@ mod tests {
             found.iter().map(|file| file.id).collect()
         };
         assert_eq!(listed(None, 9), [files[1].id, files[0].id]);
-        assert_eq!(listed(Some(files[1].id), 9), [files[0].id]);
+        let place = FilePlace::of(&files[1]);
+        assert_eq!(listed(Some(place), 9), [files[0].id]);
         assert_eq!(listed(None, 1), [files[1].id]);
+        assert_eq!(FilePlace::read(&place.to_string()), Some(place));
+        assert_eq!(FilePlace::read(&files[1].id.to_string()), None);
+        // A list that was begun goes on behind a file that has been deleted since.
+        index.remove(files[1].id);
+        let rest = index.list(&AccountId::from("a"), Some(place), (9, 8));
+        assert_eq!(rest.len(), 1);
     }
 }

@@ -18,6 +18,7 @@ mod urls;
 
 pub use config::FilesConfig;
 pub use file_id::FileId;
+pub use index::FilePlace;
 pub use records::{FileOrigin, FileRecord};
 pub use service::Files;
 pub use upload::{NewFile, Upload};

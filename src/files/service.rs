@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::config::FilesConfig;
 use super::file_id::FileId;
-use super::index::FileIndex;
+use super::index::{FileIndex, FilePlace};
 use super::key::{DownloadKey, owner_of};
 use super::local::LocalBlobs;
 use super::records::{FileRecord, FoundRecords, RecordFolder};
@@ -192,11 +192,11 @@ impl Files {
         format!("{url}/download?owner={owner}&expiry={expiry}&signature={signature}")
     }
 
-    /// Returns files of an account, newest first, behind the one with the id `after`.
+    /// Returns files of an account, newest first, behind the place `after`.
     pub fn list(
         &self,
         account: &AccountId,
-        after: Option<FileId>,
+        after: Option<FilePlace>,
         limit: usize,
     ) -> Vec<Arc<FileRecord>> {
         let now = self.now_ms();

@@ -241,7 +241,11 @@ async fn lists_are_newest_first_and_by_account(store: &dyn JobStore) {
             before,
             limit,
         };
-        store.list(listing).await.unwrap()
+        let listed = store.list(listing).await.unwrap();
+        assert_eq!(listed.next().is_some(), listed.has_more);
+        let is_whole = limit == 100;
+        assert_eq!(listed.has_more, !is_whole);
+        listed.jobs
     };
     let all = list(None, None, 100).await;
     assert_eq!(all.len(), 6);

@@ -3,6 +3,7 @@
 //! Not the files themselves. Stored documents stay small by it; a value that is no large data URI
 //! (<https://www.rfc-editor.org/rfc/rfc2397>) and no URL of ours is never touched.
 
+use std::io;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -20,6 +21,8 @@ use crate::state::Shared;
 const DATA_URI_BYTES_MAX: usize = 64 << 10;
 /// Largest uploaded file that becomes a data URI of a run where the model takes URLs.
 const INLINE_BYTES_MAX: u64 = 1 << 20;
+/// Refusal of an input whose file cannot be had any more.
+const FILE_GONE: &str = "names a file that is not there: its time is over, or it never was";
 /// Attempts to store a part of an output.
 const STORE_ATTEMPTS: usize = 3;
 /// Bytes of an upload's piece.
@@ -166,16 +169,10 @@ impl<'a> JobFiles<'a> {
         (url, length): (&str, &mut u64),
         pointer: String,
     ) -> Result<Option<(Arc<FileRecord>, FileForm<'a>)>, Refusal> {
-        let rejected = |message: &str| Refusal::Rejected {
-            status: 422,
-            pointer: pointer.clone(),
-            message: message.to_owned(),
-        };
+        let rejected = |message: &str| rejected(&pointer, message);
         let Some(record) = self.files.find(self.account, id) else {
             return match url.starts_with(self.base_url) {
-                true => Err(rejected(
-                    "names a file that is not there: its time is over, or it never was",
-                )),
+                true => Err(rejected(FILE_GONE)),
                 false => Ok(None),
             };
         };
@@ -219,6 +216,7 @@ impl<'a> JobFiles<'a> {
             let Some(id) = file_in_url(text) else {
                 continue;
             };
+            let place = pointer.clone();
             let Some((record, form)) = self.form(id, (text, &mut length), pointer)? else {
                 continue;
             };
@@ -230,7 +228,10 @@ impl<'a> JobFiles<'a> {
             let read = self.files.read_whole(&record).await;
             let bytes = read.map_err(|error| {
                 tracing::warn!(%id, %error, "an input file cannot be read");
-                Refusal::JobsUnavailable
+                match error.kind() {
+                    io::ErrorKind::NotFound => rejected(&place, FILE_GONE),
+                    _ => Refusal::JobsUnavailable,
+                }
             })?;
             *text = data_uri(&record.content_type, &bytes);
         }
@@ -277,6 +278,14 @@ impl<'a> JobFiles<'a> {
             }
         }
         Err(OutputNotStored)
+    }
+}
+
+fn rejected(pointer: &str, message: &str) -> Refusal {
+    Refusal::Rejected {
+        status: 422,
+        pointer: pointer.to_owned(),
+        message: message.to_owned(),
     }
 }
 

@@ -16,6 +16,9 @@ use tokio::sync::Notify;
 const EVENTS_MAX: usize = 4096;
 /// Bytes of text that are kept of one job.
 const BYTES_MAX: usize = 1 << 20;
+/// Numbers of the events of one run: a follower of another run, also of a process before this one, is not taken for one
+/// of the present.
+const NUMBERS_PER_RUN: u64 = 1 << 32;
 /// Time that events are kept after the end.
 const KEPT_AFTER_END: Millis = Millis::from_secs(60);
 
@@ -24,7 +27,7 @@ const KEPT_AFTER_END: Millis = Millis::from_secs(60);
 pub struct EventPlaceId {
     /// Moment by the store's clock, milliseconds.
     pub ms: u64,
-    /// Number among all events of the job, from 0.
+    /// Number among all events of the job; those of a run begin at a multiple of 2^32.
     pub number: u64,
 }
 
@@ -151,10 +154,11 @@ impl LiveOutput {
         oldest.max(state.first_of_run)
     }
 
-    fn begin(&self) {
+    fn begin(&self, epoch: u32) {
         let mut state = self.state.lock();
         // Followers that have text of a lost run cannot go on with that of another.
-        state.first_of_run = state.next;
+        state.first_of_run = u64::from(epoch.saturating_sub(1)) * NUMBERS_PER_RUN;
+        state.next = state.first_of_run;
         state.events.clear();
         state.bytes = 0;
         state.pieces = SharedPieces::default();
@@ -182,17 +186,18 @@ pub struct LiveOutputs {
 }
 
 impl LiveOutputs {
-    /// Begins the output of a run.
-    pub fn begin(self: &Arc<Self>, job: JobId, now: StoreTime) -> LiveRun {
+    /// Begins the output of a run, the `epoch`th of its job.
+    pub fn begin(self: &Arc<Self>, (job, epoch): (JobId, u32), now: StoreTime) -> LiveRun {
         let mut outputs = self.outputs.lock();
         outputs.retain(|_, output| !output.is_over(now));
         let output = Arc::clone(outputs.entry(job).or_default());
         drop(outputs);
-        output.begin();
+        output.begin(epoch);
         LiveRun {
             outputs: Arc::clone(self),
             output,
             job,
+            epoch,
             is_final: false,
         }
     }
@@ -209,6 +214,7 @@ pub struct LiveRun {
     /// The output.
     pub output: Arc<LiveOutput>,
     job: JobId,
+    epoch: u32,
     is_final: bool,
 }
 
@@ -225,9 +231,9 @@ impl Drop for LiveRun {
         if self.is_final {
             return;
         }
-        // Followers hold the output themselves, and see that nothing of it is left.
-        let has_text = self.output.state.lock().next > 0;
-        if !has_text {
+        // The job may run again before this is dropped.
+        let first = u64::from(self.epoch.saturating_sub(1)) * NUMBERS_PER_RUN;
+        if self.output.state.lock().first_of_run == first {
             self.outputs.outputs.lock().remove(&self.job);
         }
     }
@@ -244,7 +250,7 @@ mod tests {
     #[test]
     fn a_follower_gets_what_comes_after_its_last_event() {
         let outputs = Arc::new(LiveOutputs::default());
-        let run = outputs.begin(id(), StoreTime(5));
+        let run = outputs.begin((id(), 1), StoreTime(5));
         for text in ["a", "b", "c"] {
             run.output.push(text, StoreTime(7));
         }
@@ -265,19 +271,27 @@ mod tests {
     #[test]
     fn text_of_a_lost_run_is_not_continued() {
         let outputs = Arc::new(LiveOutputs::default());
-        let lost = outputs.begin(id(), StoreTime(5));
+        let lost = outputs.begin((id(), 1), StoreTime(5));
         lost.output.push("a", StoreTime(5));
         drop(lost);
-        let run = outputs.begin(id(), StoreTime(6));
+        assert!(
+            outputs.get(&id()).is_none(),
+            "nothing is kept for a run that may not come"
+        );
+        let run = outputs.begin((id(), 2), StoreTime(6));
         run.output.push("x", StoreTime(6));
-        assert!(run.output.after(0).is_broken);
-        assert!(!run.output.after(1).is_broken);
+        let first = run.output.first_kept();
+        for of_lost_run in 0..3 {
+            assert!(run.output.after(of_lost_run).is_broken);
+        }
+        assert_eq!(run.output.after(first).events.len(), 1);
+        assert!(!run.output.after(first + 1).is_broken);
     }
 
     #[test]
     fn the_oldest_events_go_and_an_end_is_forgotten_after_a_minute() {
         let outputs = Arc::new(LiveOutputs::default());
-        let run = outputs.begin(id(), StoreTime(0));
+        let run = outputs.begin((id(), 1), StoreTime(0));
         for _ in 0..=EVENTS_MAX {
             run.output.push("x", StoreTime(0));
         }
@@ -285,7 +299,7 @@ mod tests {
         run.end(StoreTime(0));
         let other = JobId::from_random(None, [2; 16]);
         let next = StoreTime(0) + KEPT_AFTER_END;
-        drop(outputs.begin(other, next));
+        drop(outputs.begin((other, 1), next));
         assert!(outputs.get(&id()).is_none() && outputs.get(&other).is_none());
     }
 }

@@ -20,6 +20,7 @@ mod moderation;
 mod object;
 mod operator;
 mod output;
+mod readiness;
 mod receiver;
 mod request;
 mod run;

@@ -6,14 +6,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use infergate_core::job::{EndReason, JobDefinition, TakenJob};
+use infergate_core::job::JobDefinition;
 use infergate_core::model::{EndpointSpec, ModerationFailure, ModerationSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use super::signals::StopCause;
 use crate::upstream::{ConnectTimings, HttpClient, OutboundRequest, Target};
 
 /// Bytes of an answer that are read.
@@ -34,19 +32,6 @@ struct ModerationAnswer {
     flagged: bool,
 }
 
-/// Outcome of a job's moderation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judgement {
-    /// Permission to run.
-    Runs,
-    /// End without a run.
-    Ends(EndReason),
-    /// Return to the queue: the worker drains.
-    Released,
-    /// End that another has written.
-    Lost,
-}
-
 /// Client of the services.
 #[derive(Default)]
 pub struct Moderator {
@@ -54,31 +39,8 @@ pub struct Moderator {
 }
 
 impl Moderator {
-    /// Judges the input of a job. Waits no longer than the job may take, and while nobody stops it.
-    pub async fn judge(
-        &self,
-        spec: &ModerationSpec,
-        taken: &TakenJob,
-        input: &RawValue,
-        mut stop: watch::Receiver<StopCause>,
-    ) -> Judgement {
-        tokio::select! {
-            is_allowed = self.allows(spec, &taken.definition, input) => match is_allowed {
-                true => Judgement::Runs,
-                false => Judgement::Ends(EndReason::Moderated),
-            },
-            cause = stop.wait_for(|cause| *cause != StopCause::None) => match cause.map(|it| *it) {
-                Ok(StopCause::Canceled(by)) => Judgement::Ends(by.reason()),
-                Ok(StopCause::Drain) => Judgement::Released,
-                // A sender that is gone has lost the job as well.
-                Ok(StopCause::Lost | StopCause::None) | Err(_) => Judgement::Lost,
-            },
-            () = sleep(Duration::from_millis(taken.time_left.0)) => Judgement::Ends(taken.end_reason),
-        }
-    }
-
-    /// Returns whether a job may run with this input.
-    async fn allows(
+    /// Returns whether a job may run with this input. Waits for at most `timeout_ms`.
+    pub async fn allows(
         &self,
         spec: &ModerationSpec,
         definition: &JobDefinition,

@@ -44,18 +44,19 @@ pub fn replicate_object(choices: &JobChoices, job: &StoredJob, shown: ShownStatu
     let segment = collection_of(definition.kind).segment();
     let url = format!("{}/v1/{segment}/{id}", request.base_url);
     let token = request.stream_token.as_deref();
+    let token = token.filter(|_| !job.is_data_removed);
     let stream = token.map(|token| format!("{}/v1/streams/{id}?token={token}", request.base_url));
     let events = request.webhook_events.as_ref();
     let view = PredictionView {
         id,
         model: &request.shown_model,
         version: &request.version,
-        input: Some(&request.input),
+        input: Some(&*request.input).filter(|_| !job.is_data_removed),
         output: result.and_then(|result| result.output.as_deref()),
         logs: result.map_or("", |result| &result.logs),
         error: result.and_then(|result| result.error.as_deref()),
         status,
-        data_removed: false,
+        data_removed: job.is_data_removed,
         source: "api",
         metrics,
         created_at: rfc3339_micros(definition.created),

@@ -22,8 +22,9 @@ use super::events::{self, EndTimes};
 use super::file_values::{InputFileRules, JobFiles, OutputNotStored};
 use super::kept_ends::{KeptEnds, WritePauses};
 use super::live::{LiveOutput, LiveOutputs};
-use super::moderation::{Judgement, Moderator};
+use super::moderation::Moderator;
 use super::output::OutputCollector;
+use super::readiness::{NotRun, before_run};
 use super::receiver::JobDownstream;
 use super::request::{JobResult, StoredRequest, run_target};
 use super::run_body::{run_body, training_context};
@@ -82,15 +83,15 @@ impl RunContext {
             weights_changed,
         } = stored;
         self.count_start(&taken);
-        let (_guard, stop) = self.signals.register_run(taken.definition.id);
+        let (id, epoch) = (taken.definition.id, taken.progress.epoch);
+        let (_guard, stop) = self.signals.register_run(id, epoch);
         let mut request = match StoredRequest::read(&payload) {
             Ok(request) => request,
             Err(error) => {
-                let job = taken.definition.id;
-                tracing::error!(%job, %error, "the stored request of a job cannot be read");
+                tracing::error!(job = %id, %error, "the stored request of a job cannot be read");
                 drop(permit);
-                self.finish_unrun(&taken, EndReason::InvalidInput).await;
-                return;
+                let end = NotRun::Ends(EndReason::InvalidInput, None);
+                return self.leave(&taken, end).await;
             }
         };
         let choices = self.webhooks.choices();
@@ -102,25 +103,13 @@ impl RunContext {
             rules: &InputFileRules::of(&self.shared, &taken.definition.model),
             base_url: &base_url,
         };
-        let end = taken.definition.limits.next_end(taken.progress.started);
-        match own.restore_values(&request.input, end.at.0).await {
-            Ok(Some(input)) => request.input = input,
-            Ok(None) => {}
-            Err(refusal) => {
-                let job = taken.definition.id;
-                tracing::warn!(%job, ?refusal, "a file of a job's input cannot be used");
-                drop(permit);
-                self.finish_unrun(&taken, EndReason::InvalidInput).await;
-                return;
-            }
-        }
-        let judgement = self.judge(&taken, &request, stop.clone()).await;
-        if judgement != Judgement::Runs {
+        let prepared = self.prepare(&taken, own, &mut request);
+        if let Err(not_run) = before_run(&taken, stop.clone(), prepared).await {
             // Others need it while the end is written.
             drop(permit);
-            return self.leave(&taken, judgement).await;
+            return self.leave(&taken, not_run).await;
         }
-        let live = self.live.begin(taken.definition.id, self.clock.now());
+        let live = self.live.begin((id, epoch), self.clock.now());
         let output = Arc::clone(&live.output);
         let mut receiver = self.receiver((&taken, &request), stop, output);
         receiver.weights_changed = weights_changed;
@@ -134,33 +123,51 @@ impl RunContext {
         }
     }
 
-    /// Has the input of a job moderated, where its model says so.
-    async fn judge(
+    /// Puts the files of a job's input in their places, and has it moderated where its model says so.
+    async fn prepare(
         &self,
         taken: &TakenJob,
-        request: &StoredRequest,
-        stop: watch::Receiver<StopCause>,
-    ) -> Judgement {
+        own: JobFiles<'_>,
+        request: &mut StoredRequest,
+    ) -> Result<(), NotRun> {
+        let definition = &taken.definition;
+        let job = definition.id;
+        let end = definition.limits.next_end(taken.progress.started);
+        match own.restore_values(&request.input, end.at.0).await {
+            Ok(Some(input)) => request.input = input,
+            Ok(None) => {}
+            Err(Refusal::JobsUnavailable) => {
+                tracing::warn!(%job, "a job waits for its files, which cannot be read");
+                return Err(NotRun::Released(ReleaseCause::NoServer));
+            }
+            Err(refusal) => {
+                tracing::warn!(%job, ?refusal, "a file of a job's input cannot be used");
+                let text = refusal_text(&refusal);
+                return Err(NotRun::Ends(EndReason::InvalidInput, Some(text)));
+            }
+        }
         let spec = {
             let snapshot = self.shared.snapshot.load();
-            let model = snapshot.catalog.model(taken.definition.model.as_str());
+            let model = snapshot.catalog.model(definition.model.as_str());
             model.and_then(|(_, model)| model.jobs.moderation.clone())
         };
-        match spec {
-            Some(spec) => {
-                let input = &request.input;
-                self.moderator.judge(&spec, taken, input, stop).await
-            }
-            None => Judgement::Runs,
+        if let Some(spec) = spec
+            && !self
+                .moderator
+                .allows(&spec, definition, &request.input)
+                .await
+        {
+            return Err(NotRun::Ends(EndReason::Moderated, None));
         }
+        Ok(())
     }
 
     /// Ends or releases a job that is not run.
-    async fn leave(&self, taken: &TakenJob, judgement: Judgement) {
-        match judgement {
-            Judgement::Ends(reason) => self.finish_unrun(taken, reason).await,
-            Judgement::Released => self.release(taken, ReleaseCause::Drain, None).await,
-            Judgement::Runs | Judgement::Lost => {}
+    async fn leave(&self, taken: &TakenJob, not_run: NotRun) {
+        match not_run {
+            NotRun::Ends(reason, text) => self.finish_unrun(taken, reason, text).await,
+            NotRun::Released(cause) => self.release(taken, cause, None).await,
+            NotRun::Lost => {}
         }
     }
 
@@ -446,7 +453,7 @@ impl RunContext {
     }
 
     /// Ends a job that could not be run.
-    async fn finish_unrun(&self, taken: &TakenJob, reason: EndReason) {
+    async fn finish_unrun(&self, taken: &TakenJob, reason: EndReason, text: Option<String>) {
         let end = (reason.state(true), Some(reason));
         let header = JobHeader {
             event_id: format!("{}:{}", taken.definition.id, taken.progress.epoch).into(),
@@ -455,14 +462,16 @@ impl RunContext {
         };
         let shared = &self.shared;
         let mut ctx = RequestContext::for_job(shared, shared.drain.enter(), header);
-        let record = self.record(taken, end, (JobResult::failed(reason.text()), ""), &mut ctx);
+        let result = JobResult::failed(text.unwrap_or_else(|| reason.text().to_owned()));
+        let record = self.record(taken, end, (result, ""), &mut ctx);
         drop(ctx);
         self.write_end(taken, end, record).await;
     }
 
     /// Ends a job whose deployment has another model than when it was created.
     pub async fn end_moved(&self, taken: &TakenJob) {
-        self.finish_unrun(taken, EndReason::ModelRemoved).await;
+        self.finish_unrun(taken, EndReason::ModelRemoved, None)
+            .await;
     }
 
     /// Writes an end, again and again until the store has it or knows better. Beyond the bound of ends that are kept,

@@ -28,8 +28,8 @@ use super::request::JobResult;
 use super::run::RunContext;
 use super::signals::{JobSignals, JobWatch, StopCause};
 use super::store::{
-    JobListing, JobStore, NewStoredJob, PendingWebhook, StoreError, StoreStats, StoredJob,
-    WebhookSettlement,
+    JobListing, JobStore, ListedJobs, NewStoredJob, PendingWebhook, StoreError, StoreStats,
+    StoredJob, WebhookSettlement,
 };
 use super::store_clock::StoreClock;
 use super::submit_request::SubmitRequest;
@@ -54,8 +54,8 @@ const READ_TIMEOUT: Duration = Duration::from_millis(900);
 enum SubmittedJob {
     /// Stored by this submit.
     New(Box<StoredJob>),
-    /// Stored before, by the same key.
-    Former(JobId),
+    /// Stored before, by the same key, with what this one would be.
+    Former(JobId, Box<StoredJob>),
 }
 
 /// The durable path of a process.
@@ -329,12 +329,23 @@ impl Jobs {
         }
         match submitted? {
             SubmittedJob::New(job) => Ok(*job),
-            SubmittedJob::Former(id) => {
-                let found = tokio::time::timeout(READ_TIMEOUT, self.get(id)).await;
-                let found = found.unwrap_or(Err(Refusal::JobsUnavailable))?;
-                found.ok_or(Refusal::JobsUnavailable)
+            SubmittedJob::Former(id, repeated) => {
+                let found = self.find_former(id, *repeated);
+                let found = tokio::time::timeout(READ_TIMEOUT, found).await;
+                found.unwrap_or(Err(Refusal::JobsUnavailable))
             }
         }
+    }
+
+    /// Finds the job that a key belongs to. Where its record is gone, the key tells how it ended.
+    async fn find_former(&self, id: JobId, repeated: StoredJob) -> Result<StoredJob, Refusal> {
+        if let Some(job) = self.get(id).await? {
+            return Ok(job);
+        }
+        let removed = self.store.removed(id).await;
+        let removed = removed.map_err(|error| unavailable(&error))?;
+        let removed = removed.ok_or(Refusal::JobsUnavailable)?;
+        Ok(repeated.removed(id, &removed))
     }
 
     /// Puts large values of the input into files, which last as long as the job may.
@@ -393,7 +404,7 @@ impl Jobs {
                 SubmittedJob::New(Box::new(new))
             }
             SubmitResult::Exists(_) => SubmittedJob::New(Box::new(new)),
-            SubmitResult::Duplicate(first) => SubmittedJob::Former(first),
+            SubmitResult::Duplicate(first) => SubmittedJob::Former(first, Box::new(new)),
             SubmitResult::KeyMismatch => {
                 return Err(Refusal::Rejected {
                     status: 422,
@@ -492,7 +503,7 @@ impl Jobs {
     ///
     /// # Errors
     /// The store cannot be read.
-    pub async fn list(&self, listing: JobListing) -> Result<Vec<StoredJob>, Refusal> {
+    pub async fn list(&self, listing: JobListing) -> Result<ListedJobs, Refusal> {
         self.store
             .list(listing)
             .await

@@ -2,12 +2,16 @@
 //!
 //! Not the truth, which is the store's: a waiter looks there again each second.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use infergate_core::job::{CanceledBy, DeployableKey, JobId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
+
+/// Cancels that came before their run was registered. Of older ones the store ends the job after its grace.
+const EARLY_MAX: usize = 1024;
 
 /// Cause for which a run is to stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +41,16 @@ pub struct JobSignals {
     /// Waiters for changes of jobs. Held for one look-up.
     waiters: Mutex<HashMap<JobId, JobWaiters>>,
     /// Runs of this process. Held for one look-up.
-    runs: Mutex<HashMap<JobId, watch::Sender<StopCause>>>,
+    runs: Mutex<Runs>,
+}
+
+/// Runs of this process.
+#[derive(Default)]
+struct Runs {
+    /// Epoch of each, and what tells it to stop.
+    running: HashMap<JobId, (u32, watch::Sender<StopCause>)>,
+    /// Cancels of jobs that were taken a moment ago.
+    early: VecDeque<(JobId, StopCause)>,
 }
 
 struct JobWaiters {
@@ -90,10 +103,14 @@ impl JobSignals {
         self.stop(job, StopCause::Lost);
     }
 
-    /// Stops a run. Returns whether it is of this process.
+    /// Stops a run. Returns whether it is of this process. A cancel is kept for a run that is not registered yet.
     pub fn stop(&self, job: &JobId, cause: StopCause) -> bool {
-        let runs = self.runs.lock();
-        let Some(run) = runs.get(job) else {
+        let mut runs = self.runs.lock();
+        let Some((_, run)) = runs.running.get(job) else {
+            if matches!(cause, StopCause::Canceled(_)) {
+                runs.early.truncate(EARLY_MAX - 1);
+                runs.early.push_front((*job, cause));
+            }
             return false;
         };
         run.send_if_modified(|now| {
@@ -108,23 +125,36 @@ impl JobSignals {
 
     /// Stops every run.
     pub fn stop_all(&self, cause: StopCause) {
-        let runs: Vec<JobId> = self.runs.lock().keys().copied().collect();
-        for job in runs {
+        for job in self.running() {
             self.stop(&job, cause);
         }
     }
 
     /// Jobs that run in this process.
     pub fn running(&self) -> Vec<JobId> {
-        self.runs.lock().keys().copied().collect()
+        self.runs.lock().running.keys().copied().collect()
     }
 
-    /// Registers a run; it is forgotten when the guard is dropped.
-    pub fn register_run(self: &Arc<Self>, job: JobId) -> (RunGuard, watch::Receiver<StopCause>) {
-        let (sender, receiver) = watch::channel(StopCause::None);
-        self.runs.lock().insert(job, sender);
+    /// Registers a run, the `epoch`th of its job; it is forgotten when the guard is dropped.
+    pub fn register_run(
+        self: &Arc<Self>,
+        job: JobId,
+        epoch: u32,
+    ) -> (RunGuard, watch::Receiver<StopCause>) {
+        let mut runs = self.runs.lock();
+        let early = runs.early.iter().position(|(early, _)| *early == job);
+        let early = early.and_then(|at| runs.early.remove(at));
+        let cause = early.map_or(StopCause::None, |(_, cause)| cause);
+        let (sender, receiver) = watch::channel(cause);
+        runs.running.insert(job, (epoch, sender));
+        drop(runs);
         let signals = Arc::clone(self);
-        (RunGuard { signals, job }, receiver)
+        let guard = RunGuard {
+            signals,
+            job,
+            epoch,
+        };
+        (guard, receiver)
     }
 
     /// Registers a waiter for changes of a job.
@@ -150,11 +180,19 @@ impl JobSignals {
 pub struct RunGuard {
     signals: Arc<JobSignals>,
     job: JobId,
+    epoch: u32,
 }
 
 impl Drop for RunGuard {
     fn drop(&mut self) {
-        self.signals.runs.lock().remove(&self.job);
+        let running = &mut self.signals.runs.lock().running;
+        // A job that was released may run again before this is dropped.
+        if running
+            .get(&self.job)
+            .is_some_and(|(epoch, _)| *epoch == self.epoch)
+        {
+            running.remove(&self.job);
+        }
     }
 }
 
@@ -189,13 +227,45 @@ mod tests {
     #[test]
     fn a_run_stops_for_the_first_cause_and_is_forgotten_by_drop() {
         let signals = Arc::new(JobSignals::default());
-        let (guard, receiver) = signals.register_run(id(1));
+        let (guard, receiver) = signals.register_run(id(1), 1);
         assert!(signals.stop(&id(1), StopCause::Canceled(CanceledBy::User)));
         signals.stop_all(StopCause::Drain);
         assert_eq!(*receiver.borrow(), StopCause::Canceled(CanceledBy::User));
         assert_eq!(signals.running(), [id(1)]);
         drop(guard);
         assert!(!signals.stop(&id(1), StopCause::Canceled(CanceledBy::User)));
+    }
+
+    #[test]
+    fn a_cancel_that_comes_before_its_run_is_registered_stops_it() {
+        let signals = Arc::new(JobSignals::default());
+        let cause = StopCause::Canceled(CanceledBy::User);
+        assert!(!signals.stop(&id(1), cause));
+        let (_other, others) = signals.register_run(id(2), 1);
+        let (_guard, receiver) = signals.register_run(id(1), 1);
+        assert_eq!(
+            (*others.borrow(), *receiver.borrow()),
+            (StopCause::None, cause)
+        );
+        signals.job_ended(&id(3));
+        for number in 0..=EARLY_MAX as u128 {
+            signals.stop(&id(10 + number), cause);
+        }
+        assert_eq!(signals.runs.lock().early.len(), EARLY_MAX);
+        assert_eq!(*signals.register_run(id(10), 1).1.borrow(), StopCause::None);
+        assert_eq!(*signals.register_run(id(11), 1).1.borrow(), cause);
+    }
+
+    #[test]
+    fn the_end_of_a_run_leaves_the_next_one_of_its_job() {
+        let signals = Arc::new(JobSignals::default());
+        let (former, _) = signals.register_run(id(1), 1);
+        let (next, receiver) = signals.register_run(id(1), 2);
+        drop(former);
+        assert!(signals.stop(&id(1), StopCause::Drain));
+        assert_eq!(*receiver.borrow(), StopCause::Drain);
+        drop(next);
+        assert!(signals.running().is_empty());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use infergate_core::job::{
     NewJob, Release, RunEnd, StoreTime, SubmitResult, TakeRequest, TakenJob, WorkerId, WriteResult,
 };
 use infergate_core::{AccountId, ModelId};
+use serde::{Deserialize, Serialize};
 
 use super::deployments::{DeploymentResult, DeploymentWrite};
 
@@ -98,6 +99,8 @@ pub struct StoredJob {
     pub payload: Bytes,
     /// Result document, once ended.
     pub result: Option<Bytes>,
+    /// Request and result are gone; the submit was repeated by its key.
+    pub is_data_removed: bool,
 }
 
 impl StoredJob {
@@ -112,7 +115,22 @@ impl StoredJob {
             ended: None,
             payload,
             result: None,
+            is_data_removed: false,
         }
+    }
+
+    /// Gives a job, made of a repeated submit, the id and the times of the first one, whose data is gone.
+    pub fn removed(self, id: JobId, kept: &RemovedJob) -> StoredJob {
+        let mut job = self;
+        job.definition.id = id;
+        job.definition.created = kept.created;
+        job.progress.started = kept.started;
+        job.progress.epoch = kept.epoch;
+        job.state = kept.state;
+        job.reason = kept.reason;
+        job.ended = Some(kept.ended);
+        job.is_data_removed = true;
+        job
     }
 }
 
@@ -131,6 +149,65 @@ pub struct JobListing {
     pub before: Option<i64>,
     /// Jobs at most.
     pub limit: usize,
+}
+
+/// Bytes of requests and results after which a part of a list ends, so that many large outputs are not in memory at once.
+pub const LISTED_BYTES_MAX: usize = 16 << 20;
+
+/// Part of a list: as many jobs as were asked for, or fewer large ones.
+#[derive(Clone, Debug, Default)]
+pub struct ListedJobs {
+    /// Jobs, newest first.
+    pub jobs: Vec<StoredJob>,
+    /// The list goes on behind the last one.
+    pub has_more: bool,
+}
+
+impl ListedJobs {
+    /// Gathers jobs up to `limit` and [`LISTED_BYTES_MAX`], at least one where there is one.
+    ///
+    /// # Errors
+    /// That of a job which cannot be read.
+    pub fn gather<E>(
+        found: impl Iterator<Item = Result<StoredJob, E>>,
+        limit: usize,
+    ) -> Result<ListedJobs, E> {
+        let mut listed = ListedJobs::default();
+        let mut bytes = 0;
+        for job in found {
+            if listed.jobs.len() >= limit || bytes >= LISTED_BYTES_MAX {
+                listed.has_more = true;
+                break;
+            }
+            let job = job?;
+            bytes += job.payload.len() + job.result.as_ref().map_or(0, Bytes::len);
+            listed.jobs.push(job);
+        }
+        Ok(listed)
+    }
+
+    /// Returns the place behind which the list goes on; none at its end.
+    pub fn next(&self) -> Option<i64> {
+        let last = self.jobs.last().map(|job| job.place);
+        last.filter(|_| self.has_more)
+    }
+}
+
+/// What is kept of a job whose record is gone, while an idempotency key names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedJob {
+    /// State at its end.
+    pub state: JobState,
+    /// Reason of the end.
+    pub reason: Option<EndReason>,
+    /// Moment of the submit.
+    pub created: StoreTime,
+    /// Moment of the first start.
+    pub started: Option<StoreTime>,
+    /// Moment of the end.
+    pub ended: StoreTime,
+    /// Number of takes.
+    pub epoch: u32,
 }
 
 /// Event that is not known to be in the file.
@@ -234,8 +311,10 @@ pub trait JobStore: Send + Sync {
     async fn retire(&self, worker: &WorkerId) -> Result<(), StoreError>;
     /// Returns a job.
     async fn get(&self, job: JobId) -> Result<Option<StoredJob>, StoreError>;
+    /// Returns what is kept of a job that is gone.
+    async fn removed(&self, job: JobId) -> Result<Option<RemovedJob>, StoreError>;
     /// Returns jobs, newest first.
-    async fn list(&self, listing: JobListing) -> Result<Vec<StoredJob>, StoreError>;
+    async fn list(&self, listing: JobListing) -> Result<ListedJobs, StoreError>;
     /// Ends the queued jobs of a queue.
     async fn end_queued(
         &self,
@@ -274,4 +353,40 @@ pub trait JobStore: Send + Sync {
         &self,
         write: DeploymentWrite,
     ) -> Result<DeploymentResult, StoreError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::conformance;
+
+    #[test]
+    fn a_part_of_a_list_ends_at_its_bytes_and_has_at_least_one_job() {
+        let stored = |number, bytes| {
+            let new = conformance::job(number, "a", StoreTime(1));
+            StoredJob {
+                place: 100 - number as i64,
+                result: Some(vec![b'x'; bytes].into()),
+                ..StoredJob::queued(&new.job.definition, new.payload)
+            }
+        };
+        let list = |jobs: Vec<StoredJob>, limit| {
+            let found = jobs.into_iter().map(Ok::<_, ()>);
+            let listed = ListedJobs::gather(found, limit).unwrap();
+            (listed.jobs.len(), listed.next())
+        };
+        let large = |count| {
+            (0..count)
+                .map(|n| stored(n, LISTED_BYTES_MAX / 2))
+                .collect()
+        };
+        assert_eq!(list(large(2), 100), (2, None));
+        assert_eq!(list(large(5), 100), (2, Some(99)));
+        assert_eq!(
+            list(vec![stored(0, 2 * LISTED_BYTES_MAX), stored(1, 1)], 100),
+            (1, Some(100))
+        );
+        assert_eq!(list(vec![stored(0, 1), stored(1, 1)], 1), (1, Some(100)));
+        assert_eq!(list(Vec::new(), 1), (0, None));
+    }
 }

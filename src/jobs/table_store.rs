@@ -16,8 +16,9 @@ use parking_lot::Mutex;
 use super::conformance::{marked_ends, suite};
 use super::deployments::{DeploymentResult, DeploymentWrite, StoredDeployment};
 use super::store::{
-    EndRecord, IdempotencyKey, JobListing, JobStore, NewStoredJob, PendingEvent, PendingWebhook,
-    StoreError, StoreStats, StoredEnd, StoredJob, StoredRun, WebhookSettlement,
+    EndRecord, IdempotencyKey, JobListing, JobStore, ListedJobs, NewStoredJob, PendingEvent,
+    PendingWebhook, RemovedJob, StoreError, StoreStats, StoredEnd, StoredJob, StoredRun,
+    WebhookSettlement,
 };
 const NOW: StoreTime = StoreTime(1_000_000);
 
@@ -172,7 +173,11 @@ impl JobStore for TableStore {
         self.apply(|kept| kept.job(&job).cloned())
     }
 
-    async fn list(&self, listing: JobListing) -> Result<Vec<StoredJob>, StoreError> {
+    async fn removed(&self, _job: JobId) -> Result<Option<RemovedJob>, StoreError> {
+        Ok(None)
+    }
+
+    async fn list(&self, listing: JobListing) -> Result<ListedJobs, StoreError> {
         let is_listed = |job: &&StoredJob| {
             let of = &job.definition;
             let is_before = listing.before.is_none_or(|before| job.place < before);
@@ -185,8 +190,8 @@ impl JobStore for TableStore {
         };
         self.apply(|kept| {
             let listed = kept.jobs.iter().rev().filter(is_listed);
-            listed.take(listing.limit).cloned().collect()
-        })
+            ListedJobs::gather(listed.cloned().map(Ok), listing.limit)
+        })?
     }
 
     async fn end_queued(

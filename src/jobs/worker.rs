@@ -51,7 +51,8 @@ pub struct Worker {
     /// Takes of each queue so far. Held for one addition.
     turns: Mutex<HashMap<DeployableKey, u32>>,
     weights: ServedWeights,
-    running: AtomicUsize,
+    /// Permits in hand with a job, or about to have one.
+    running: Arc<AtomicUsize>,
     /// Turns of queues that share a model's permits. Held for one choice.
     queues: Mutex<QueueTurns>,
 }
@@ -84,7 +85,7 @@ impl Worker {
             settings,
             turns: Mutex::default(),
             weights: ServedWeights::default(),
-            running: AtomicUsize::new(0),
+            running: Arc::default(),
             queues: Mutex::default(),
         }
     }
@@ -144,7 +145,8 @@ impl Worker {
             // Further runs would only add to the ends that wait for the store.
             return true;
         }
-        let concurrency_max = self.settings.concurrency_max.load(Ordering::Relaxed);
+        let running = self.running.load(Ordering::Relaxed);
+        let free = self.concurrency_max().saturating_sub(running);
         let now = Instant::now();
         paused.retain(|_, until| *until > now);
         asks.retain(|_, count| count.load(Ordering::Relaxed) > 0);
@@ -156,11 +158,10 @@ impl Worker {
                 continue;
             }
             let permits = usize::try_from(model.runtime.spec.permits()).unwrap_or(usize::MAX);
-            let wanted = model.ready.min(permits).min(ASKS_MAX);
+            // Waits do not count as runs: a model without a free permit leaves the places to others.
+            let wanted = model.ready.min(permits).min(ASKS_MAX).min(free);
             let waiting = asks.entry(id).or_default();
-            while waiting.load(Ordering::Relaxed) < wanted
-                && self.running.load(Ordering::Relaxed) + slots.len() < concurrency_max.max(1)
-            {
+            while waiting.load(Ordering::Relaxed) < wanted {
                 let ask = CountGuard::new(Arc::clone(waiting));
                 slots.spawn(Arc::clone(self).slot(Arc::clone(&model.runtime), ask));
             }
@@ -193,6 +194,10 @@ impl Worker {
         if !self.context.kept.is_empty() {
             return SlotEnd::Paused(id);
         }
+        let Some(_place) = self.place() else {
+            // The end of a run starts a slot again.
+            return SlotEnd::Done(id);
+        };
         let Some(turn) = self.choose(&id) else {
             return SlotEnd::Done(id);
         };
@@ -216,6 +221,16 @@ impl Worker {
         self.context.run(run, permit).await;
         drop(turn);
         SlotEnd::Done(id)
+    }
+
+    fn concurrency_max(&self) -> usize {
+        self.settings.concurrency_max.load(Ordering::Relaxed).max(1)
+    }
+
+    /// Returns a place among the runs of this process; none while every one is taken.
+    fn place(&self) -> Option<CountGuard> {
+        let place = CountGuard::new(Arc::clone(&self.running));
+        (place.before < self.concurrency_max()).then_some(place)
     }
 
     /// Returns whether the deployment of a job has another model since the job was created.
@@ -382,18 +397,22 @@ impl Drop for QueueTurn {
 }
 
 /// Number that goes down again by drop.
-struct CountGuard(Arc<AtomicUsize>);
+struct CountGuard {
+    count: Arc<AtomicUsize>,
+    /// Count without this one.
+    before: usize,
+}
 
 impl CountGuard {
     fn new(count: Arc<AtomicUsize>) -> CountGuard {
-        count.fetch_add(1, Ordering::Relaxed);
-        CountGuard(count)
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        CountGuard { count, before }
     }
 }
 
 impl Drop for CountGuard {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -252,6 +252,55 @@ async fn files_of_an_input_reach_the_server_as_data_and_a_large_one_is_refused()
     assert_eq!(node.post_as(KEY_B, path, &foreign).await.status, 422);
 }
 
+#[tokio::test]
+async fn a_job_waits_for_files_that_cannot_be_read_and_fails_for_one_that_is_gone() {
+    let (node, seen, _server) = recording_node("").await;
+    let folder = node.dir().join("state/files");
+    let blob = |file: &Value| folder.join(format!("{}.blob", file["id"].as_str().unwrap()));
+    let path = "/v1/models/acme/m/predictions";
+    let create = async |file: &Value| {
+        let input = json!({ "prompt": url(file, "get") });
+        let created = node
+            .post_as(KEY_A, path, &json!({ "input": input }).to_string())
+            .await;
+        assert_eq!(created.status, 201, "{}", created.text());
+        created.json()
+    };
+    let shown = async |job: &Value| ask(&node, "GET", url(job, "get"), KEY_A).await.json();
+    let ended = async |job: &Value| {
+        eventually("the job ends", async || {
+            let object = shown(job).await;
+            object["completed_at"].is_string().then_some(object)
+        })
+        .await
+    };
+    let file = upload(&node, b"0123456789").await.json();
+    // A folder in its place cannot be read.
+    let aside = folder.join("aside");
+    std::fs::rename(blob(&file), &aside).unwrap();
+    std::fs::create_dir(blob(&file)).unwrap();
+    let job = create(&file).await;
+    eventually("the job is tried again", async || {
+        (shown(&job).await["infergate"]["attempts"].as_u64() >= Some(2)).then_some(())
+    })
+    .await;
+    assert_eq!(*seen.lock().unwrap(), "", "no server has seen it");
+    std::fs::remove_dir(blob(&file)).unwrap();
+    std::fs::rename(&aside, blob(&file)).unwrap();
+    let object = ended(&job).await;
+    assert_eq!(object["status"], "succeeded", "{object}");
+
+    std::fs::remove_file(blob(&file)).unwrap();
+    let object = ended(&create(&file).await).await;
+    assert_eq!(object["status"], "failed", "{object}");
+    assert_eq!(object["infergate"]["reason"], "invalid_input");
+    let error = object["error"].as_str().unwrap();
+    assert!(
+        error.contains("/input/prompt") && error.contains("is not there"),
+        "{error}"
+    );
+}
+
 async fn ask_callbacks(address: std::net::SocketAddr, method: &str, target: &str) -> TestResponse {
     let mut client = TestClient::connect(address).await;
     let head = format!("{method} {target} HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\n\r\n");

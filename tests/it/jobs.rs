@@ -171,6 +171,84 @@ async fn a_repeated_create_with_its_key_is_the_same_job() {
 }
 
 #[tokio::test]
+async fn a_create_that_is_repeated_after_its_record_is_gone_starts_no_job() {
+    let server = SimulatedServer::fast().await;
+    let node = Node::start(&with_jobs(server.address, 2, "keep_secs: 1", "")).await;
+    let first = create(&node, "idempotency-key: k-1\r\nprefer: wait=30\r\n", INPUT).await;
+    assert_eq!(first["status"], "succeeded", "{first}");
+    eventually("its record is gone", async || {
+        let shown = show(&node, "", id_of(&first)).await;
+        (shown.status == 404).then_some(())
+    })
+    .await;
+    for headers in ["", "prefer: wait=30\r\n"] {
+        let headers = format!("idempotency-key: k-1\r\n{headers}");
+        let again = create(&node, &headers, INPUT).await;
+        assert_eq!(again["id"], first["id"]);
+        assert_eq!(
+            (&again["status"], &again["data_removed"]),
+            (&json!("succeeded"), &json!(true))
+        );
+        assert_eq!(
+            (&again["input"], &again["output"]),
+            (&Value::Null, &Value::Null)
+        );
+        for member in ["created_at", "started_at", "completed_at"] {
+            assert_eq!(again[member], first[member], "{again}");
+        }
+        assert!(again["urls"]["stream"].is_null(), "{again}");
+    }
+    assert_eq!(server.count("served").await, 1);
+    let mut client = node.client().await;
+    client
+        .send("GET /v1/predictions HTTP/1.1\r\nhost: h\r\n\r\n")
+        .await;
+    assert_eq!(client.response().await.json()["results"], json!([]));
+}
+
+#[tokio::test]
+async fn a_model_without_a_free_permit_leaves_the_places_of_runs_to_others() {
+    let (busy, idle) = (ScriptedServer::held().await, SimulatedServer::fast().await);
+    let models = ["a", "b"].map(|name| {
+        let address = if name == "a" {
+            busy.address
+        } else {
+            idle.address
+        };
+        model(&format!("acme/{name}"), &[endpoint(address, 1)], "")
+    });
+    let config = format!(
+        "jobs: {{ worker: {{ concurrency_max: 1 }} }}\nmodels:\n{}",
+        models.concat()
+    );
+    let node = Node::start(&config).await;
+    let chat = r#"{"model":"acme/a","messages":[{"role":"user","content":"x"}]}"#;
+    let mut live = node.client().await;
+    live.post("", "/v1/chat/completions", chat).await;
+    eventually("the live request has the permit", async || {
+        (node.permits_used().await == 1).then_some(())
+    })
+    .await;
+    let create_of = async |name: &str| {
+        let path = format!("/v1/models/acme/{name}/predictions");
+        let created = node.post(&path, INPUT).await;
+        assert_eq!(created.status, 201, "{}", created.text());
+        created.json()
+    };
+    let waiting = create_of("a").await;
+    eventually("a job waits for the permit", async || {
+        (node.queue_depth().await == 1).then_some(())
+    })
+    .await;
+    for _ in 0..3 {
+        let other = ended(&node, id_of(&create_of("b").await)).await;
+        assert_eq!(other["status"], "succeeded", "{other}");
+    }
+    let waiting = show(&node, "", id_of(&waiting)).await.json();
+    assert_eq!(waiting["status"], "starting", "{waiting}");
+}
+
+#[tokio::test]
 async fn a_queued_job_is_canceled_at_once_and_a_running_one_gives_its_permit_back() {
     let server = ScriptedServer::held().await;
     let node = Node::start(&with_jobs(server.address, 1, "", "")).await;
@@ -402,6 +480,40 @@ async fn an_output_is_followed_without_a_key_resumed_and_still_there_after_the_e
         assert_eq!(stream(&node, &bad, KEY_A).await.status, 404, "{bad}");
     }
     assert!(!node.log().contains("token="));
+}
+
+#[tokio::test]
+async fn a_follower_of_a_run_that_a_kill_has_ended_is_not_given_the_text_of_the_next() {
+    let server = SimulatedServer::start(simulate::Config {
+        ttft_ms: 20,
+        tokens_per_sec: 100.0,
+        output_tokens: 200,
+        ..Default::default()
+    })
+    .await;
+    let mut node = Node::start(&with_jobs(server.address, 2, "", "")).await;
+    let object = create(&node, "", INPUT).await;
+    let url = object["urls"]["stream"].as_str().unwrap().to_owned();
+    eventually("there is text", async || {
+        let shown = show(&node, "", id_of(&object)).await.json();
+        shown["output"].is_array().then_some(())
+    })
+    .await;
+    node.signal("KILL");
+    node.ended().await;
+    node.start_again().await;
+    // While the next run goes on, and after its end.
+    for _ in 0..2 {
+        let rest = stream(&node, &url, "last-event-id: 1:3\r\n").await.text();
+        let events = stream_events(&rest);
+        let names: Vec<&str> = events.iter().map(|event| &*event.0).collect();
+        assert_eq!(names, ["error"], "{rest}");
+        assert!(events[0].2.contains("are gone"), "{rest}");
+        let whole = stream_events(&stream(&node, &url, "").await.text());
+        assert_eq!(whole.last().unwrap().0, "done");
+        let over = ended(&node, id_of(&object)).await;
+        assert_eq!(over["status"], "succeeded", "{over}");
+    }
 }
 
 #[tokio::test]

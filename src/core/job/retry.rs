@@ -22,7 +22,7 @@ pub enum ReleaseCause {
     QuotaWait,
     /// The reply of a take was lost.
     LostReply,
-    /// No server could be reached, or none had room, before work began.
+    /// No server could be reached, or none had room, before work began; or the files of the input could not be read.
     NoServer,
     /// The server or the connection was lost after work may have begun.
     ServerLost,

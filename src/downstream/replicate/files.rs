@@ -18,7 +18,7 @@ use super::{dispatch, objects};
 use crate::downstream::body_pieces::BodyPieces;
 use crate::downstream::multipart::{BrokenForm, FormReader, PartEvent, PartHead};
 use crate::downstream::session::Session;
-use crate::files::{FileId, FileOrigin, FileRecord, Files, NewFile, Upload, file_url};
+use crate::files::{FileId, FileOrigin, FilePlace, FileRecord, Files, NewFile, Upload, file_url};
 use crate::jobs::{Jobs, rfc3339_micros};
 use crate::pipeline::{
     AuthenticatedRequest, Downstream, RequestContext, RequestError, ResponseHead,
@@ -131,15 +131,17 @@ fn list(
 ) -> Result<RouteAnswer, Refusal> {
     let mut pairs = query.split('&');
     let cursor = pairs.find_map(|pair| pair.strip_prefix("cursor="));
-    let after = cursor.map(str::parse::<FileId>).transpose();
-    let after = after.map_err(|_| unprocessable("`cursor` is not one of this list"))?;
+    let place = |text| {
+        FilePlace::read(text).ok_or_else(|| unprocessable("`cursor` is not one of this list"))
+    };
+    let after = cursor.map(place).transpose()?;
     let mut found = files.list(&account.id, after, PAGE_OBJECTS + 1);
     let has_more = found.len() > PAGE_OBJECTS;
     found.truncate(PAGE_OBJECTS);
     let last = found.last().filter(|_| has_more);
     let page = PageView {
         previous: None,
-        next: last.map(|last| format!("{base_url}/v1/files?cursor={}", last.id)),
+        next: last.map(|last| format!("{base_url}/v1/files?cursor={}", FilePlace::of(last))),
         results: found
             .iter()
             .map(|record| object(files, record, base_url))

@@ -97,18 +97,18 @@ pub(super) async fn list(
         state: None,
         model: None,
         before,
-        limit: PAGE_OBJECTS + 1,
+        limit: PAGE_OBJECTS,
     };
-    let mut found = jobs.list(listing).await?;
-    let has_more = found.len() > PAGE_OBJECTS;
-    found.truncate(PAGE_OBJECTS);
-    let last = found.last().map(|job| job.place).filter(|_| has_more);
+    let found = jobs.list(listing).await?;
     let segment = collection.segment();
     let choices = jobs.choices();
     let page = PageView {
         previous: None,
-        next: last.map(|place| format!("{host}/v1/{segment}?cursor={place}")),
+        next: found
+            .next()
+            .map(|place| format!("{host}/v1/{segment}?cursor={place}")),
         results: found
+            .jobs
             .iter()
             .map(|job| replicate_object(&choices, job, ShownStatus::Present))
             .collect(),

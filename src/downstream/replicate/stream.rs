@@ -31,6 +31,8 @@ struct Follower<'a> {
     next: u64,
     /// The client has events of this job.
     has_events: bool,
+    /// Moment of the last event that a former connection had, milliseconds by the store's clock.
+    resumed_ms: Option<u64>,
 }
 
 /// Next thing to send.
@@ -62,6 +64,7 @@ pub(super) async fn follow(
         id: job.definition.id,
         next: last.map_or(0, |place| place.number + 1),
         has_events: last.is_some(),
+        resumed_ms: last.map(|place| place.ms),
     };
     let sent = follower.run(session, head).await;
     sent.map_err(|_| RequestError::Aborted)
@@ -166,7 +169,7 @@ impl Follower<'_> {
         let part = live.after(self.next);
         if part.is_broken {
             return match self.has_events {
-                true => Progress::End(error_event(&job, "events that came before are gone")),
+                true => Progress::End(gone_event(&job)),
                 false if is_over => self.whole(&job),
                 // The present run is followed from its first event that is left.
                 false => {
@@ -208,6 +211,11 @@ impl Follower<'_> {
     fn whole(&self, job: &StoredJob) -> Progress {
         let mut text = String::new();
         let moment = job.ended.unwrap_or_default().0;
+        let lacks_some = self.resumed_ms.is_some_and(|resumed| resumed < moment);
+        if lacks_some && job.state == JobState::Succeeded {
+            // An end would tell the client that it has everything.
+            return Progress::End(gone_event(job));
+        }
         if !self.has_events {
             let result = job.result.as_deref().map(JobResult::read);
             let output = result.and_then(|result| result.output);
@@ -255,9 +263,10 @@ fn end_events(job: &StoredJob, number: u64) -> String {
     text
 }
 
-/// Events of a stream that cannot go on, while its job does.
-fn error_event(job: &StoredJob, detail: &str) -> String {
+/// Events of a stream that cannot go on, whatever its job does.
+fn gone_event(job: &StoredJob) -> String {
     let mut text = String::new();
+    let detail = "events that came before are gone: `urls.get` has the whole output at the end";
     let data = serde_json::json!({ "detail": detail }).to_string();
     let id = format!("{}:0", job.definition.created.0);
     write_event(&mut text, "error", &id, &data);

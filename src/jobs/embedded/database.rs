@@ -16,12 +16,12 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params, params_from_iter};
 
 use crate::jobs::store::{
-    EndRecord, IdempotencyKey, JobListing, PendingEvent, PendingWebhook, StoredJob,
-    WebhookSettlement,
+    EndRecord, IdempotencyKey, JobListing, ListedJobs, PendingEvent, PendingWebhook, RemovedJob,
+    StoredJob, WebhookSettlement,
 };
 
 /// Version of the tables below.
-const SCHEMA_VERSION: i64 = 2;
+const SCHEMA_VERSION: i64 = 3;
 /// Wait for the lock of another connection: readers never hold it for long.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pages of the write-ahead log after which it is copied into the file, 4 KiB each.
@@ -83,6 +83,18 @@ CREATE TABLE deployments (
 ) WITHOUT ROWID;
 ";
 
+/// What version 3 has in addition: a key knows of its job what is asked for after the record is gone.
+const SCHEMA_3: &str = "
+ALTER TABLE keys ADD COLUMN removed TEXT;
+CREATE INDEX keys_by_job ON keys (job);
+";
+
+/// Condition of jobs whose time is over and that no delivery needs, as the rows of one step.
+const EXPIRED: &str = "FROM jobs
+    WHERE expires <= ?1 AND NOT EXISTS
+        (SELECT 1 FROM webhooks WHERE webhooks.job = jobs.id AND is_dead = 0)
+    ORDER BY expires, place LIMIT ?2";
+
 /// Connection to the database.
 pub(super) struct Database {
     pub(super) connection: Connection,
@@ -132,7 +144,7 @@ impl Database {
         let version: i64 = self
             .connection
             .pragma_query_value(None, "user_version", |row| row.get(0))?;
-        let steps = [SCHEMA, SCHEMA_2];
+        let steps = [SCHEMA, SCHEMA_2, SCHEMA_3];
         let made = usize::try_from(version).ok();
         if let Some(missing) = made.and_then(|made| steps.get(made..)) {
             let transaction = self.connection.transaction()?;
@@ -299,7 +311,15 @@ impl Database {
         statement.query_row([id.as_str()], read_job).optional()
     }
 
-    pub fn list(&self, listing: &JobListing) -> SqlResult<Vec<StoredJob>> {
+    /// Returns what the key of a removed job knows of it.
+    pub fn removed_job(&self, id: &JobId) -> SqlResult<Option<RemovedJob>> {
+        let sql = "SELECT removed FROM keys WHERE job = ?1 AND removed IS NOT NULL";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let read = |row: &Row<'_>| json_column(row, 0);
+        statement.query_row([id.as_str()], read).optional()
+    }
+
+    pub fn list(&self, listing: &JobListing) -> SqlResult<ListedJobs> {
         let mut sql = String::from(
             "SELECT place, definition, progress, state, reason, ended, payload, result
              FROM jobs WHERE place < ?1",
@@ -319,13 +339,13 @@ impl Database {
             let place = values.len();
             sql.push_str(&format!(" AND definition ->> 'model' = ?{place}"));
         }
-        values.push(Value::Integer(
-            i64::try_from(listing.limit).unwrap_or(i64::MAX),
-        ));
+        // One more tells whether there are others behind them.
+        let rows_max = listing.limit.saturating_add(1);
+        values.push(Value::Integer(i64::try_from(rows_max).unwrap_or(i64::MAX)));
         sql.push_str(&format!(" ORDER BY place DESC LIMIT ?{}", values.len()));
         let mut statement = self.connection.prepare_cached(&sql)?;
         let rows = statement.query_map(params_from_iter(values), read_job)?;
-        rows.collect()
+        ListedJobs::gather(rows, listing.limit)
     }
 
     /// Returns how an idempotency key was used before `now` was its end.
@@ -465,14 +485,20 @@ impl Database {
     /// Returns how many.
     pub fn remove_expired(&self, limit: usize, now: StoreTime) -> SqlResult<usize> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let jobs = "DELETE FROM jobs WHERE place IN (SELECT place FROM jobs
-                    WHERE expires <= ?1 AND NOT EXISTS
-                        (SELECT 1 FROM webhooks WHERE webhooks.job = jobs.id AND is_dead = 0)
-                    ORDER BY expires LIMIT ?2)";
+        let noted = format!(
+            "UPDATE keys SET removed = (SELECT json_object(
+                'state', state, 'reason', reason, 'created', definition -> 'created',
+                'started', progress -> 'started', 'ended', ended, 'epoch', progress -> 'epoch')
+             FROM jobs WHERE jobs.id = keys.job)
+             WHERE job IN (SELECT id {EXPIRED})"
+        );
+        let jobs = format!("DELETE FROM jobs WHERE place IN (SELECT place {EXPIRED})");
         let keys = "DELETE FROM keys WHERE (account, key) IN
                     (SELECT account, key FROM keys WHERE expires <= ?1 LIMIT ?2)";
+        let noted = self.connection.prepare_cached(&noted);
+        noted?.execute(params![as_sql(now), limit])?;
         let mut removed = 0;
-        for sql in [jobs, keys] {
+        for sql in [&*jobs, keys] {
             let mut statement = self.connection.prepare_cached(sql)?;
             removed += statement.execute(params![as_sql(now), limit])?;
         }
@@ -543,6 +569,7 @@ fn read_job(row: &Row<'_>) -> SqlResult<StoredJob> {
         ended: ended.map(|at| StoreTime(at.unsigned_abs())),
         payload: payload.into(),
         result: result.map(Bytes::from),
+        is_data_removed: false,
     })
 }
 

@@ -25,8 +25,8 @@ use super::shared::{EmbeddedSettings, OwnerShared, Reply};
 use crate::jobs::deployments::{DeploymentDirectory, DeploymentResult, DeploymentWrite};
 use crate::jobs::signals::JobSignals;
 use crate::jobs::store::{
-    EndRenderer, JobListing, JobStore, NewStoredJob, PendingEvent, PendingWebhook, StoreError,
-    StoreStats, StoredEnd, StoredJob, StoredRun, WebhookSettlement,
+    EndRenderer, JobListing, JobStore, ListedJobs, NewStoredJob, PendingEvent, PendingWebhook,
+    RemovedJob, StoreError, StoreStats, StoredEnd, StoredJob, StoredRun, WebhookSettlement,
 };
 use crate::jobs::store_clock::StoreClock;
 use crate::telemetry::job_metrics::{JobMetrics, StoreCall};
@@ -235,7 +235,11 @@ impl JobStore for EmbeddedStore {
         self.read(|reply| Query::Job(job, reply)).await
     }
 
-    async fn list(&self, listing: JobListing) -> Result<Vec<StoredJob>, StoreError> {
+    async fn removed(&self, job: JobId) -> Result<Option<RemovedJob>, StoreError> {
+        self.read(|reply| Query::Removed(job, reply)).await
+    }
+
+    async fn list(&self, listing: JobListing) -> Result<ListedJobs, StoreError> {
         self.read(|reply| Query::List(listing, reply)).await
     }
 

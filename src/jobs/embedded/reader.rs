@@ -10,12 +10,15 @@ use infergate_core::job::JobId;
 
 use super::database::{Access, Database};
 use super::shared::{OwnerShared, Reply};
-use crate::jobs::store::{JobListing, PendingEvent, PendingWebhook, StoreError, StoredJob};
+use crate::jobs::store::{
+    JobListing, ListedJobs, PendingEvent, PendingWebhook, RemovedJob, StoreError, StoredJob,
+};
 
 /// Call that reads.
 pub(super) enum Query {
     Job(JobId, Reply<Option<StoredJob>>),
-    List(JobListing, Reply<Vec<StoredJob>>),
+    Removed(JobId, Reply<Option<RemovedJob>>),
+    List(JobListing, Reply<ListedJobs>),
     Events(usize, Reply<Vec<PendingEvent>>),
     NewWebhooks(usize, Reply<Vec<PendingWebhook>>),
     Webhooks(bool, usize, Reply<Vec<PendingWebhook>>),
@@ -26,6 +29,7 @@ impl Query {
     pub fn verb(&self) -> &'static str {
         match self {
             Query::Job(..) => "get",
+            Query::Removed(..) => "removed",
             Query::List(..) => "list",
             Query::Events(..) => "pending_events",
             Query::NewWebhooks(..) => "new_webhooks",
@@ -36,6 +40,7 @@ impl Query {
     fn refuse(self, error: StoreError) {
         match self {
             Query::Job(_, reply) => reply.send(Err(error)),
+            Query::Removed(_, reply) => reply.send(Err(error)),
             Query::List(_, reply) => reply.send(Err(error)),
             Query::Events(_, reply) => reply.send(Err(error)),
             Query::NewWebhooks(_, reply) | Query::Webhooks(_, _, reply) => reply.send(Err(error)),
@@ -89,6 +94,7 @@ impl StoreReader {
             Query::Events(_, reply) if is_handed_over => send(Ok(Vec::new()), reply),
             Query::NewWebhooks(_, reply) if is_handed_over => send(Ok(Vec::new()), reply),
             Query::Job(id, reply) => send(database.job(&id), reply),
+            Query::Removed(id, reply) => send(database.removed_job(&id), reply),
             Query::List(listing, reply) => send(database.list(&listing), reply),
             Query::Events(limit, reply) => send(database.pending_events(limit), reply),
             Query::Webhooks(is_dead, limit, reply) => {

@@ -17,7 +17,7 @@ use crate::jobs::conformance::{
 };
 use crate::jobs::deployments::{DeploymentResult, DeploymentWrite};
 use crate::jobs::signals::JobSignals;
-use crate::jobs::store::{JobStore, StoreError};
+use crate::jobs::store::{IdempotencyKey, JobStore, NewStoredJob, StoreError};
 use crate::jobs::store_clock::StoreClock;
 use crate::telemetry::Clock;
 
@@ -112,8 +112,11 @@ async fn a_file_of_the_first_version_gets_its_missing_table_and_keeps_its_jobs()
     let path = folder.path().join("jobs.sqlite");
     let file = rusqlite::Connection::open(&path).unwrap();
     // All that the second version added.
-    file.execute_batch("DROP TABLE deployments; PRAGMA user_version = 1")
-        .unwrap();
+    file.execute_batch(
+        "DROP TABLE deployments; DROP INDEX keys_by_job;
+             ALTER TABLE keys DROP COLUMN removed; PRAGMA user_version = 1",
+    )
+    .unwrap();
     drop(file);
     let made = {
         let store = open(folder.path());
@@ -368,4 +371,49 @@ async fn ended_jobs_go_when_their_time_is_over() {
         tokio::task::yield_now().await;
     }
     assert_eq!(store.pending_events(10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_key_outlasts_the_record_of_its_job_and_tells_how_it_ended() {
+    let folder = TempDir::new().unwrap();
+    let settings = Arc::new(EmbeddedSettings::default());
+    let store = open_with(folder.path(), settings);
+    let worker = WorkerId::new("w", 1);
+    let keyed = |number| {
+        let key = Some(IdempotencyKey {
+            key: "k".into(),
+            digest: [1; 32],
+        });
+        NewStoredJob {
+            key,
+            ..job(number, "a", now())
+        }
+    };
+    submit(&store, keyed(1)).await;
+    submit(&store, job(2, "a", now())).await;
+    assert_eq!(store.removed(id(1)).await, Ok(None), "its record is there");
+    let runs = take(&store, &worker, 2).await;
+    for run in &runs {
+        store.finish(&worker, success(run)).await.unwrap();
+    }
+    for number in [1, 2] {
+        while store.get(id(number)).await.unwrap().is_some() {
+            tokio::task::yield_now().await;
+        }
+    }
+    let kept = store.removed(id(1)).await.unwrap().unwrap();
+    assert_eq!(
+        (kept.state, kept.reason, kept.epoch),
+        (JobState::Succeeded, None, 1)
+    );
+    assert!(kept.started.unwrap() <= kept.ended && kept.created <= kept.ended);
+    assert_eq!(
+        store.removed(id(2)).await,
+        Ok(None),
+        "nobody can ask for it"
+    );
+    assert_eq!(
+        submit(&store, keyed(3)).await,
+        SubmitResult::Duplicate(id(1))
+    );
 }

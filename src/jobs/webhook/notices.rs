@@ -65,6 +65,7 @@ impl JobNotices {
                 ended: None,
                 payload: request.to_payload().into(),
                 result: None,
+                is_data_removed: false,
             },
             throttle,
             live,

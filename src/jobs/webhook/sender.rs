@@ -234,9 +234,10 @@ impl WebhookSender {
     /// Makes entries dead letters without an attempt.
     async fn bury(&mut self, dead: Vec<(Arc<str>, &'static str)>) {
         let store = &self.context.store;
-        let writes = dead
-            .into_iter()
-            .map(|(id, text)| store.settle_webhook(id, WebhookSettlement::Dead, text.into()));
+        let writes = dead.into_iter().map(|(id, result)| {
+            tracing::warn!(id = &*id, result, "a webhook is a dead letter");
+            store.settle_webhook(id, WebhookSettlement::Dead, result.into())
+        });
         let written = join_all(writes).await;
         self.must_list |= written.iter().any(Result::is_err);
     }
