@@ -59,7 +59,7 @@ fn job(number: u64, now: StoreTime) -> NewStoredJob {
     NewStoredJob {
         job: NewJob {
             definition: JobDefinition {
-                id: JobId::from_random(None, u128::from(number).to_be_bytes()),
+                id: JobId::new(None, now, u128::from(number)),
                 kind: JobKind::Prediction,
                 deployable: "vp-bench".into(),
                 account: account.as_str().into(),

@@ -439,7 +439,7 @@ impl Jobs {
             false => rules.attempts_max,
         };
         let definition = JobDefinition {
-            id: JobId::from_random(None, fastrand::u128(..).to_be_bytes()),
+            id: JobId::new(None, created, fastrand::u128(..)),
             kind: request.kind,
             deployable: match request.deployment {
                 Some(deployment) => deployment.queue.clone(),

@@ -6,23 +6,33 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::store_time::StoreTime;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Base32 in lower case (<https://datatracker.ietf.org/doc/html/rfc4648#section-6>).
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-/// Characters of an id: 128 random bits at five bits each.
+/// Characters of an id: 128 bits at five bits each.
 const ID_CHARS: usize = 26;
+/// Random bits of an id behind its moment.
+const RANDOM_BITS: u32 = 80;
 
 /// Id of a job. The first character is the tag of its store where there are several.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId([u8; ID_CHARS]);
 
 impl JobId {
+    /// Makes an id of the moment of the submit and 80 random bits, with the tag of its store in front where one is given.
+    /// Ids of one time are beside one another in an index, so that few of its pages change.
+    pub fn new(tag: Option<u8>, created: StoreTime, random: u128) -> JobId {
+        let bits = (u128::from(created.0) << RANDOM_BITS) | (random & ((1 << RANDOM_BITS) - 1));
+        JobId::from_random(tag, bits.to_be_bytes())
+    }
+
     /// Makes an id of random bytes, with the tag of its store in front where one is given.
     pub fn from_random(tag: Option<u8>, random: [u8; 16]) -> JobId {
         let mut bits = u128::from_be_bytes(random);
         let mut text = [0; ID_CHARS];
-        for place in text.iter_mut() {
+        for place in text.iter_mut().rev() {
             *place = ALPHABET[(bits & 31) as usize];
             bits >>= 5;
         }
@@ -205,6 +215,12 @@ mod tests {
         let high = JobId::from_random(None, (1u128 << 127).to_be_bytes());
         assert_ne!(low, high);
         assert_ne!(low, JobId::from_random(None, [0; 16]));
+        let at = |ms, random| JobId::new(None, StoreTime(ms), random);
+        assert_ne!(at(1, 1), at(1, 2));
+        assert_ne!(at(1, 1), at(2, 1));
+        let now = 1_800_000_000_000;
+        let [first, second] = [at(now, u128::MAX), at(now + 1, 0)];
+        assert_eq!(first.as_str()[..8], second.as_str()[..8]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use infergate_core::api::replicate::{
     CreateRequest, ReplicateRoute, VersionName, model_path, read_create, wait_preference,
 };
 use infergate_core::job::cancel_after::parse_cancel_after;
-use infergate_core::job::{JobClass, JobId, JobKind};
+use infergate_core::job::{JobClass, JobKind};
 use infergate_core::model::{Access, AccountSpec, Catalog, Task, WhenQuotaUsed};
 use infergate_core::{Millis, Refusal};
 use sha2::{Digest, Sha256};
@@ -229,7 +229,8 @@ fn prepare(
         webhook_events: events.map(|events| events.into_iter().map(Arc::from).collect()),
         deployment: deployment.as_ref().map(|it| Arc::clone(&it.spec.id)),
         stream_token: (kind == JobKind::Prediction && has_text_output(spec.task))
-            .then(stream_token),
+            .then(stream_token)
+            .transpose()?,
         destination: read.destination.map(Arc::from),
         traceparent: head.traceparent.clone(),
         retry_of: None,
@@ -303,10 +304,14 @@ fn has_text_output(task: Task) -> bool {
     matches!(task, Task::TextGeneration | Task::ImageTextToText)
 }
 
-/// Makes a token that cannot be guessed.
-fn stream_token() -> Arc<str> {
-    let random = fastrand::u128(..).to_be_bytes();
-    JobId::from_random(None, random).as_str().into()
+/// Makes a token that cannot be guessed, also by those who know many others.
+fn stream_token() -> Result<Arc<str>, Refusal> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|error| {
+        tracing::warn!(%error, "the system has no random bytes for a stream's token");
+        Refusal::JobsUnavailable
+    })?;
+    Ok(hex::encode(random).into())
 }
 
 /// Digest by which a repeated create is recognized.

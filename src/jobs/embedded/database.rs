@@ -15,13 +15,12 @@ use infergate_core::job::{
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params, params_from_iter};
 
+use super::schema::{STEPS, VERSION};
 use crate::jobs::store::{
     EndRecord, IdempotencyKey, JobListing, ListedJobs, PendingEvent, PendingWebhook, RemovedJob,
     StoredJob, WebhookSettlement,
 };
 
-/// Version of the tables below.
-const SCHEMA_VERSION: i64 = 3;
 /// Wait for the lock of another connection: readers never hold it for long.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pages of the write-ahead log after which it is copied into the file, 4 KiB each.
@@ -29,71 +28,10 @@ const CHECKPOINT_PAGES: i64 = 2000;
 /// Statements that stay prepared.
 const STATEMENTS_MAX: usize = 64;
 
-const SCHEMA: &str = "
-CREATE TABLE jobs (
-    place INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    account TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    state TEXT NOT NULL,
-    definition TEXT NOT NULL,
-    progress TEXT NOT NULL,
-    payload BLOB NOT NULL,
-    reason TEXT,
-    ended INTEGER,
-    expires INTEGER,
-    result BLOB
-);
-CREATE INDEX jobs_by_account ON jobs (account, kind, place);
-CREATE INDEX jobs_live ON jobs (place) WHERE ended IS NULL;
-CREATE INDEX jobs_by_expiry ON jobs (expires) WHERE expires IS NOT NULL;
-CREATE TABLE events (
-    place INTEGER PRIMARY KEY AUTOINCREMENT,
-    line BLOB NOT NULL
-);
-CREATE TABLE webhooks (
-    place INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    job TEXT NOT NULL,
-    due INTEGER NOT NULL,
-    attempts INTEGER NOT NULL,
-    is_dead INTEGER NOT NULL,
-    last_result TEXT NOT NULL
-);
-CREATE INDEX webhooks_by_job ON webhooks (job) WHERE is_dead = 0;
-CREATE INDEX webhooks_dead ON webhooks (place) WHERE is_dead = 1;
-CREATE TABLE keys (
-    account TEXT NOT NULL,
-    key TEXT NOT NULL,
-    digest BLOB NOT NULL,
-    job TEXT NOT NULL,
-    expires INTEGER NOT NULL,
-    PRIMARY KEY (account, key)
-) WITHOUT ROWID;
-CREATE INDEX keys_by_expiry ON keys (expires);
-CREATE TABLE paused (deployable TEXT PRIMARY KEY) WITHOUT ROWID;
-";
-
-/// Tables that version 2 has in addition.
-const SCHEMA_2: &str = "
-CREATE TABLE deployments (
-    name TEXT PRIMARY KEY,
-    account TEXT NOT NULL,
-    document TEXT NOT NULL
-) WITHOUT ROWID;
-";
-
-/// What version 3 has in addition: a key knows of its job what is asked for after the record is gone.
-const SCHEMA_3: &str = "
-ALTER TABLE keys ADD COLUMN removed TEXT;
-CREATE INDEX keys_by_job ON keys (job);
-";
-
-/// Condition of jobs whose time is over and that no delivery needs, as the rows of one step.
-const EXPIRED: &str = "FROM jobs
-    WHERE expires <= ?1 AND NOT EXISTS
-        (SELECT 1 FROM webhooks WHERE webhooks.job = jobs.id AND is_dead = 0)
-    ORDER BY expires, place LIMIT ?2";
+/// Columns of a job as [`read_job`] reads them. An ended one is not live.
+const JOB: &str = "SELECT jobs.place, definition, ifnull(ends.progress, live.progress),
+    ifnull(ends.state, live.state), reason, ended, payload, result
+    FROM jobs LEFT JOIN live USING (place) LEFT JOIN ends USING (place)";
 
 /// Connection to the database.
 pub(super) struct Database {
@@ -144,18 +82,17 @@ impl Database {
         let version: i64 = self
             .connection
             .pragma_query_value(None, "user_version", |row| row.get(0))?;
-        let steps = [SCHEMA, SCHEMA_2, SCHEMA_3];
         let made = usize::try_from(version).ok();
-        if let Some(missing) = made.and_then(|made| steps.get(made..)) {
+        if let Some(missing) = made.and_then(|made| STEPS.get(made..)) {
             let transaction = self.connection.transaction()?;
             for step in missing {
                 transaction.execute_batch(step)?;
             }
-            transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+            transaction.pragma_update(None, "user_version", VERSION)?;
             transaction.commit()?;
         } else {
             return Err(failure(&format!(
-                "the file has version {version}, this program reads {SCHEMA_VERSION}"
+                "the file has version {version}, this program reads {VERSION}"
             )));
         }
         Ok(())
@@ -204,7 +141,8 @@ impl Database {
     /// Reads every job that has not ended, in the order of submits, into a table.
     pub fn restore_table(&self, now: StoreTime) -> SqlResult<JobTable> {
         let mut table = JobTable::new();
-        let sql = "SELECT definition, progress FROM jobs WHERE ended IS NULL ORDER BY place";
+        let sql =
+            "SELECT definition, progress FROM live JOIN jobs USING (place) ORDER BY live.place";
         let mut statement = self.connection.prepare_cached(sql)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
@@ -227,16 +165,20 @@ impl Database {
         progress: &JobProgress,
         payload: &[u8],
     ) -> SqlResult<()> {
-        let sql = "INSERT INTO jobs (id, account, kind, state, definition, progress, payload)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-        self.connection.prepare_cached(sql)?.execute(params![
+        let sql = "INSERT INTO jobs (id, account, kind, definition, payload)
+                   VALUES (?1, ?2, ?3, ?4, ?5)";
+        let place = self.connection.prepare_cached(sql)?.insert(params![
             definition.id.as_str(),
             definition.account.as_str(),
             definition.kind.name(),
-            progress.state().name(),
             json_text(definition)?,
-            json_text(progress)?,
             payload,
+        ])?;
+        let sql = "INSERT INTO live (place, state, progress) VALUES (?1, ?2, ?3)";
+        self.connection.prepare_cached(sql)?.execute(params![
+            place,
+            progress.state().name(),
+            json_text(progress)?,
         ])?;
         Ok(())
     }
@@ -247,7 +189,8 @@ impl Database {
     }
 
     pub fn update_progress(&self, id: &JobId, progress: &JobProgress) -> SqlResult<()> {
-        let sql = "UPDATE jobs SET progress = ?2, state = ?3 WHERE id = ?1";
+        let sql = "UPDATE live SET progress = ?2, state = ?3
+                   WHERE place = (SELECT place FROM jobs WHERE id = ?1)";
         self.connection.prepare_cached(sql)?.execute(params![
             id.as_str(),
             json_text(progress)?,
@@ -264,11 +207,14 @@ impl Database {
         expires: StoreTime,
     ) -> SqlResult<()> {
         let definition = &*outcome.definition;
-        let sql =
-            "UPDATE jobs SET state = ?2, progress = ?3, reason = ?4, ended = ?5, expires = ?6,
-                   result = ?7 WHERE id = ?1";
+        let sql = "DELETE FROM live WHERE place = (SELECT place FROM jobs WHERE id = ?1)
+                   RETURNING place";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let place: i64 = statement.query_row([definition.id.as_str()], |row| row.get(0))?;
+        let sql = "INSERT INTO ends (place, state, progress, reason, ended, expires, result)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
         self.connection.prepare_cached(sql)?.execute(params![
-            definition.id.as_str(),
+            place,
             outcome.state.name(),
             json_text(&outcome.progress)?,
             outcome.reason.map(EndReason::code),
@@ -305,9 +251,8 @@ impl Database {
     }
 
     pub fn job(&self, id: &JobId) -> SqlResult<Option<StoredJob>> {
-        let sql = "SELECT place, definition, progress, state, reason, ended, payload, result
-                   FROM jobs WHERE id = ?1";
-        let mut statement = self.connection.prepare_cached(sql)?;
+        let sql = format!("{JOB} WHERE id = ?1");
+        let mut statement = self.connection.prepare_cached(&sql)?;
         statement.query_row([id.as_str()], read_job).optional()
     }
 
@@ -320,15 +265,13 @@ impl Database {
     }
 
     pub fn list(&self, listing: &JobListing) -> SqlResult<ListedJobs> {
-        let mut sql = String::from(
-            "SELECT place, definition, progress, state, reason, ended, payload, result
-             FROM jobs WHERE place < ?1",
-        );
+        let mut sql = format!("{JOB} WHERE jobs.place < ?1");
         let mut values = vec![Value::Integer(listing.before.unwrap_or(i64::MAX))];
         let account = listing.account.as_ref().map(AccountId::as_str);
         let kind = listing.kind.map(JobKind::name);
         let state = listing.state.map(JobState::name);
-        for (column, text) in [("account", account), ("kind", kind), ("state", state)] {
+        let present = "ifnull(ends.state, live.state)";
+        for (column, text) in [("account", account), ("kind", kind), (present, state)] {
             if let Some(text) = text {
                 values.push(Value::Text(text.to_owned()));
                 sql.push_str(&format!(" AND {column} = ?{}", values.len()));
@@ -342,7 +285,10 @@ impl Database {
         // One more tells whether there are others behind them.
         let rows_max = listing.limit.saturating_add(1);
         values.push(Value::Integer(i64::try_from(rows_max).unwrap_or(i64::MAX)));
-        sql.push_str(&format!(" ORDER BY place DESC LIMIT ?{}", values.len()));
+        sql.push_str(&format!(
+            " ORDER BY jobs.place DESC LIMIT ?{}",
+            values.len()
+        ));
         let mut statement = self.connection.prepare_cached(&sql)?;
         let rows = statement.query_map(params_from_iter(values), read_job)?;
         ListedJobs::gather(rows, listing.limit)
@@ -482,27 +428,37 @@ impl Database {
     }
 
     /// Removes ended jobs whose time is over and that no delivery needs, and used keys; at most `limit` each.
-    /// Returns how many.
-    pub fn remove_expired(&self, limit: usize, now: StoreTime) -> SqlResult<usize> {
+    pub fn remove_expired(&self, limit: usize, now: StoreTime) -> SqlResult<()> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let noted = format!(
+        let expired = "SELECT ends.place FROM ends JOIN jobs USING (place)
+                       WHERE expires <= ?1 AND NOT EXISTS
+                           (SELECT 1 FROM webhooks WHERE webhooks.job = jobs.id AND is_dead = 0)
+                       ORDER BY expires LIMIT ?2";
+        let places: Vec<i64> = self
+            .connection
+            .prepare_cached(expired)?
+            .query_map(params![as_sql(now), limit], |row| row.get(0))?
+            .collect::<SqlResult<_>>()?;
+        let steps = [
             "UPDATE keys SET removed = (SELECT json_object(
-                'state', state, 'reason', reason, 'created', definition -> 'created',
-                'started', progress -> 'started', 'ended', ended, 'epoch', progress -> 'epoch')
-             FROM jobs WHERE jobs.id = keys.job)
-             WHERE job IN (SELECT id {EXPIRED})"
-        );
-        let jobs = format!("DELETE FROM jobs WHERE place IN (SELECT place {EXPIRED})");
+                 'state', state, 'reason', reason, 'created', definition -> 'created',
+                 'started', progress -> 'started', 'ended', ended, 'epoch', progress -> 'epoch')
+             FROM jobs JOIN ends USING (place) WHERE jobs.place = ?1)
+             WHERE job = (SELECT id FROM jobs WHERE place = ?1)",
+            "DELETE FROM jobs WHERE place = ?1",
+            "DELETE FROM ends WHERE place = ?1",
+        ];
+        for step in steps {
+            let mut statement = self.connection.prepare_cached(step)?;
+            for place in &places {
+                statement.execute([place])?;
+            }
+        }
         let keys = "DELETE FROM keys WHERE (account, key) IN
                     (SELECT account, key FROM keys WHERE expires <= ?1 LIMIT ?2)";
-        let noted = self.connection.prepare_cached(&noted);
-        noted?.execute(params![as_sql(now), limit])?;
-        let mut removed = 0;
-        for sql in [&*jobs, keys] {
-            let mut statement = self.connection.prepare_cached(sql)?;
-            removed += statement.execute(params![as_sql(now), limit])?;
-        }
-        Ok(removed)
+        let mut statement = self.connection.prepare_cached(keys)?;
+        statement.execute(params![as_sql(now), limit])?;
+        Ok(())
     }
 
     /// Keeps the newest dead letters only.

@@ -13,6 +13,7 @@ mod handover;
 mod open_store;
 mod owner;
 mod reader;
+mod schema;
 mod shared;
 #[cfg(test)]
 mod tests;

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use infergate_core::job::{
-    JobState, Release, ReleaseCause, StoreTime, SubmitResult, WorkerId, WriteResult,
+    JobProgress, JobState, Release, ReleaseCause, StoreTime, SubmitResult, WorkerId, WriteResult,
 };
 use tempfile::TempDir;
 
+use super::schema::STEPS;
 use super::{EmbeddedSettings, EmbeddedStore};
 use crate::jobs::conformance::{
     deployment, id, job, marked_ends, metrics, submit, success, suite, take,
@@ -100,29 +101,45 @@ async fn what_was_answered_is_there_after_a_restart_and_runs_of_the_former_proce
 }
 
 #[tokio::test]
-async fn a_file_of_the_first_version_gets_its_missing_table_and_keeps_its_jobs() {
+async fn a_file_of_the_first_version_gets_its_missing_tables_and_keeps_its_jobs() {
     let folder = TempDir::new().unwrap();
-    {
-        let store = open(folder.path());
-        submit(&store, job(1, "a", now())).await;
-    }
-    while lock_is_held(folder.path()) {
-        tokio::task::yield_now().await;
-    }
     let path = folder.path().join("jobs.sqlite");
     let file = rusqlite::Connection::open(&path).unwrap();
-    // All that the second version added.
-    file.execute_batch(
-        "DROP TABLE deployments; DROP INDEX keys_by_job;
-             ALTER TABLE keys DROP COLUMN removed; PRAGMA user_version = 1",
-    )
-    .unwrap();
+    file.execute_batch(STEPS[0]).unwrap();
+    file.pragma_update(None, "user_version", 1).unwrap();
+    let json = |value| serde_json::to_string(&value).unwrap();
+    for (number, ended) in [(1, None), (2, Some(i64::MAX))] {
+        let definition = job(number, "a", now()).job.definition;
+        file.execute(
+            "INSERT INTO jobs (id, account, kind, state, definition, progress, payload, ended, expires, result)
+             VALUES (?1, 'a', 'prediction', ?2, ?3, ?4, x'70', ?5, ?5, ?6)",
+            rusqlite::params![
+                definition.id.as_str(),
+                ended.map_or("queued", |_| "succeeded"),
+                json(serde_json::to_value(&definition).unwrap()),
+                json(serde_json::to_value(JobProgress::default()).unwrap()),
+                ended,
+                ended.map(|_| b"{}"),
+            ],
+        )
+        .unwrap();
+    }
     drop(file);
     let made = {
         let store = open(folder.path());
         assert_eq!(store.problem(), None);
         let kept = store.get(id(1)).await.unwrap().unwrap();
         assert_eq!(kept.state, JobState::Queued);
+        let kept = store.get(id(2)).await.unwrap().unwrap();
+        assert_eq!(
+            (kept.state, kept.result.as_deref()),
+            (JobState::Succeeded, Some(&b"{}"[..]))
+        );
+        let run = take(&store, &WorkerId::new("w", 1), 2).await.remove(0);
+        assert_eq!(
+            (run.taken.definition.id, &run.payload[..]),
+            (id(1), &b"p"[..])
+        );
         let new = deployment("a", "a/x", 1, now());
         let write = DeploymentWrite::Create(new.clone(), 1);
         let written = store.write_deployment(write).await;
