@@ -28,6 +28,10 @@ tidy:
 bench:
     cargo bench --workspace --bench core
 
+# Which model gets the card: the core's rule and two others on traces, and what a decision costs (seconds)
+bench-swap:
+    cargo bench -p infergate-core --bench swap -- --check
+
 # A request's cost against an empty Pingora proxy (small, streams, refusals; under 5 minutes)
 bench-proxy:
     cargo bench --bench proxy -- --quick
@@ -64,11 +68,38 @@ accept-jobs:
     tests/jobs/accept.py --jobs 10000 --kills 200 --run-ms 2000 --refusals-max 4 --limit 7200
     tests/jobs/rules.py --full
 
+# The GPU host at full counts: storms, cold requests, reloads, trace C by processes, llama.cpp, the swap bench, a card if there is one (hours)
+accept-gpu:
+    cargo build --release --quiet
+    tests/gpu/run --binary target/release/infergate --full
+    tests/real/run target/release/infergate --host --full
+    cargo bench -p infergate-core --bench swap -- --check
+    scripts/gpu-check target/release/infergate
+
 # Durable jobs: the store's cycles and CPU, submits and starts over HTTP, memory of a running job (under 5 minutes)
 bench-jobs:
     cargo build --release --quiet
     cargo bench --bench jobs
     tests/jobs/speed.py --binary target/release/infergate
+
+# The GPU host: gateways, keepers and models killed 200, 50, 100 and 100 times (about 20 minutes)
+accept-gpu-storms:
+    cargo build --quiet
+    tests/gpu/storms.py --full
+
+# Requests for a model that is not loaded: 500 at once, deadlines around the load, hopeless ones (a minute)
+accept-gpu-cold:
+    cargo build --quiet
+    tests/gpu/cold.py --full
+# The GPU host: 1,000 reloads under load, no failed request, no restart by unrelated keys (about 15 minutes)
+accept-gpu-reloads:
+    cargo build --quiet
+    tests/gpu/reloads.py --full
+
+# Three gateways and 20 leased commands on two simulated cards (10 minutes)
+accept-gpu-ledger:
+    cargo build --quiet
+    tests/gpu/ledger.py --full
 
 # Three nodes in network namespaces, under load and with faults (root, about 5 minutes)
 fleet *ARGS:

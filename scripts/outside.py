@@ -156,10 +156,10 @@ def install(folder, command):
 
 
 def free_ports(count):
-    """Loopback ports that were free a moment ago, below Linux's ephemeral range (32768 on):
-    those the kernel gives to any connection that begins in the meantime."""
+    """Loopback ports that were free a moment ago: above those of model processes (`gpu.ports`, to 20999), and below Linux's
+    ephemeral range (32768 on), which the kernel gives to any connection that begins in the meantime."""
     ports = []
-    for port in itertools.chain(range(12000 + os.getpid() * 101 % 20000, 32000), range(12000, 32000)):
+    for port in itertools.chain(range(21000 + os.getpid() * 101 % 11000, 32000), range(21000, 32000)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -169,7 +169,7 @@ def free_ports(count):
         ports.append(port)
         if len(ports) == count:
             return ports
-    raise RuntimeError("no free ports between 12000 and 32000")
+    raise RuntimeError("no free ports between 21000 and 32000")
 
 
 def is_listening(port):

@@ -4,8 +4,8 @@
 //! import only those to its left; `tests/tidy.rs` holds them to it.
 //!
 //! ```text
-//! http1, telemetry ← tls ← plugin ← upstream ← peer ← trace ← state ← pipeline ← files ← jobs ← downstream
-//!                      downstream ← config ← admin ← app ← cli ← main
+//! http1, telemetry ← tls ← plugin ← upstream ← peer ← trace ← state ← pipeline ← files ← jobs, gpu
+//!                jobs, gpu ← downstream ← config ← admin ← app ← cli ← main
 //!                                       simulate ← app
 //! ```
 //!
@@ -18,6 +18,7 @@ pub mod cli;
 mod config;
 mod downstream;
 mod files;
+mod gpu;
 mod http1;
 mod jobs;
 mod peer;
@@ -35,6 +36,7 @@ mod upstream;
 /// what nothing uses.
 pub mod parts {
     pub use crate::cli::tooling::encode::encode as encode_component;
+    pub use crate::gpu::process;
     pub use crate::jobs::{
         EmbeddedSettings, EmbeddedStore, EndRecord, EndRenderer, JobSignals, JobStore,
         NewStoredJob, StoreClock, StoredEnd,

@@ -131,7 +131,7 @@ const CORE_DEPENDENCIES: &[&str] = &[
 /// stand).
 const FOREIGN: &[(&str, &[&str])] = &[
     ("redis", &["src/queue/stream.rs"]),
-    ("nvml", &["src/gpu/nvml.rs"]),
+    ("nvml", &["src/gpu/device/nvml.rs", "src/gpu/device/mod.rs"]),
     ("rusqlite", &["src/jobs/embedded"]),
     ("object_store", &["src/files/s3"]),
     ("wasmtime", &["src/plugin", "src/cli/tooling"]),
@@ -199,6 +199,10 @@ const SPAWNERS: &[&str] = &[
     // Two threads that end with the handle, one that ends with the process that had the store before, and the set of slots that a drain waits for.
     "src/jobs/embedded/handle.rs",
     "src/jobs/worker.rs",
+    // Processes of models: a keeper, which ends when its connection does, and the process that it is the parent of.
+    "src/gpu/monitor.rs",
+    "src/gpu/process/instance.rs",
+    "src/gpu/process/keeper/child.rs",
     // Reads and writes of blobs, each as long as the disk takes for one piece.
     "src/files/disk.rs",
     "src/upstream/gate/interleavings.rs",

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import guests
 from scenarios import FULL_MODEL, KEY, MODEL
 from traffic import PATIENCE_SECS, ModelServer
 
@@ -28,6 +29,14 @@ PLUGINS = {
     "neurons": ("billing-formula", ""),
     "latency": ("routing-policy", ""),
 }
+# As long as the key that the gateway makes for a process.
+ENDPOINT_KEY = "0123456789abcdef0123456789abcdef"
+PERMITS = 2048
+HOST = """gpu:
+  devices: simulated
+  simulated: {{ directory: "{folder}/cards", cards: [{{ name: card, total_mib: 4096, pages: 16 }}] }}
+  ledger: {{ directory: "{folder}/ledger" }}
+"""
 WITH_PLUGINS = """    plugins: { task: text-generation, billing: neurons, routing: latency }
     tariff: { cost_per_infer: 0.5, coefficients: { input_tokens: 0.02561, output_tokens: 0.07515 } }
 """
@@ -51,15 +60,26 @@ def plugins_text(folder):
     return "\n".join(lines) + "\n"
 
 
-def model_text(model, port, permits, capacity, extra):
+def model_text(model, port, permits, capacity, extra, key=None):
     """A model with one endpoint, or with none where there is no port; `capacity` is that of its queue."""
     text = f"  - id: {model}\n    task: text-generation\n    backend: openai\n{extra}"
     text += f"    queue: {{ algorithm: fair, capacity: {capacity} }}\n"
     if port is None:
         return text + "    endpoints: []\n"
+    key = f' api_key: "{key}",' if key else ""
     return text + (
-        f'    endpoints: [{{ url: "http://127.0.0.1:{port}", max_concurrent_requests: {permits},'
+        f'    endpoints: [{{ url: "http://127.0.0.1:{port}", max_concurrent_requests: {permits},{key}'
         " health: { interval_secs: 600 } }]\n"
+    )
+
+
+def managed_text(model, extra):
+    """A model whose process is the model server of this program."""
+    server = pathlib.Path(__file__).resolve().parent / "traffic.py"
+    return (
+        model_text(model, None, 0, 2, extra)
+        + f'    process: {{ command: ["{sys.executable}", "{server}", "{{port}}"], parallel: {PERMITS} }}\n'
+        + "    vram: { mib: 1000 }\n    pin: true\n"
     )
 
 
@@ -90,6 +110,9 @@ class Node:
 
     def start(self, binary, prefix):
         log = open(self.folder / "log", "wb")
+        keeper = self.folder / guests.OWN_BINARY.decode()
+        if not keeper.exists():
+            keeper.symlink_to(binary)
         command = [*prefix, str(binary), "serve", "--config", str(self.folder / "infergate.yaml")]
         self.process = subprocess.Popen(
             [part.replace("%FOLDER%", str(self.folder)) for part in command],
@@ -108,6 +131,10 @@ class Node:
             return is_ok(f"http://127.0.0.1:{self.admin}/readyz")
 
         until(is_ready, "the gateway is ready", START_LIMIT_SECS)
+
+    def has_loaded(self):
+        slots = get_json(f"http://127.0.0.1:{self.admin}/gpu")["slots"]
+        return [slot["state"] for slot in slots] == ["ready"]
 
     def knows_other(self):
         state = get_json(f"http://127.0.0.1:{self.admin}/state")
@@ -134,7 +161,13 @@ class Gateway:
         self.full_server = ModelServer()
         extra = WITH_PLUGINS if scenario.has_plugins else ""
         plugins = plugins_text(plugins_folder) if scenario.has_plugins else ""
-        served = model_text(MODEL, self.model_server.port, 2048, 2, extra)
+        self.is_managed = scenario.is_managed
+        if scenario.is_managed:
+            plugins += HOST.format(folder=folder)
+            served = managed_text(MODEL, extra)
+        else:
+            key = ENDPOINT_KEY if scenario.is_keyed else None
+            served = model_text(MODEL, self.model_server.port, PERMITS, 2, extra, key)
         full = model_text(FULL_MODEL, self.full_server.port, 1, 0, extra)
         if not scenario.is_forwarded:
             self.nodes = [Node(folder, "a1", free_ports(4))]
@@ -161,6 +194,8 @@ class Gateway:
                 node.start(binary, prefix)
             for node in self.nodes:
                 node.wait_until_ready()
+            if self.is_managed:
+                until(self.nodes[0].has_loaded, "the model is ready", START_LIMIT_SECS)
             if len(self.nodes) > 1:
                 for node in self.nodes:
                     until(node.knows_other, "the nodes know each other", START_LIMIT_SECS)

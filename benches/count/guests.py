@@ -1,9 +1,10 @@
-"""A copy of the binary whose guests run under valgrind.
+"""A copy of the binary whose guests and model processes run under valgrind.
 
 Not for use beside it. Two functions of the copy return at once: `check_elf_base` of rustix, which looks for the
 kernel's vDSO where valgrind hides it, and `infer_native_flags` of cranelift. Without the second, guests are
 compiled for the least processor of the architecture, so that valgrind's runs what the real one has compiled: a
-child of a process under valgrind cannot compile.
+child of a process under valgrind cannot compile. And a process that starts its own file, as the keepers of models are
+started, would start valgrind: the copy starts a file of its working directory in place of it.
 """
 
 import pathlib
@@ -11,6 +12,9 @@ import platform
 import shutil
 import subprocess
 
+SELF = b"/proc/self/exe"
+# As long as the path whose place it takes.
+OWN_BINARY = b"./keeper-of-it"
 FUNCTIONS = ("check_elf_base", "infer_native_flags")
 # xor eax, eax; ret: `None` of the first function, `Ok` of the second.
 RETURN_ZERO = b"\x31\xc0\xc3"
@@ -49,4 +53,5 @@ def patched(binary, folder):
                 )
                 file.seek(address - start + offset)
                 file.write(RETURN_ZERO)
+    copy.write_bytes(copy.read_bytes().replace(SELF, OWN_BINARY))
     return copy

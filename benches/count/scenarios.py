@@ -26,6 +26,10 @@ class Scenario:
     is_stream: bool = False
     is_forwarded: bool = False
     has_plugins: bool = False
+    # The endpoint has a key, as a managed model has.
+    is_keyed: bool = False
+    # The gateway itself runs the model server.
+    is_managed: bool = False
     requests: int = 100
 
     @property
@@ -57,7 +61,12 @@ PLAIN = (
     Scenario("429", status=429, model=FULL_MODEL),
     Scenario("401", status=401, key="sk-of-no-account"),
     Scenario("forwarded", is_forwarded=True),
+    Scenario("keyed", is_keyed=True),
+    Scenario("managed", is_managed=True),
 )
+
+# A ready managed model against the same endpoint given by URL, and the share by which it may cost more.
+MANAGED, BY_URL, MANAGED_SHARE = "managed", "keyed", 0.01
 
 # The stream that takes the permit of the full model.
 HOLDER = Scenario("holder", model=FULL_MODEL, is_stream=True)

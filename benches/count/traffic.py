@@ -7,6 +7,7 @@ first event; the further ones are written by the counting program, which knows w
 import queue
 import re
 import socket
+import sys
 import threading
 
 from scenarios import EVENTS, HOLDER
@@ -92,9 +93,9 @@ class Wire:
 class ModelServer:
     """Answers on a loopback port until the process ends; a thread for each connection."""
 
-    def __init__(self):
+    def __init__(self, port=0):
         self.streams = queue.Queue(maxsize=1024)
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.listener = socket.create_server(("127.0.0.1", port), backlog=128)
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -218,3 +219,9 @@ class Streams:
 def traffic(scenario, gateway):
     """Opens what a scenario needs; `play` then makes `parts` requests or events."""
     return (Streams if scenario.is_stream else Requests)(scenario, gateway)
+
+
+if __name__ == "__main__":
+    # As a managed model, on the port that the gateway has chosen.
+    ModelServer(int(sys.argv[1]))
+    threading.Event().wait()

@@ -98,6 +98,8 @@ pub struct WebhookReport {
     pub attempts: u32,
     /// Given up: no attempt is made any more.
     pub is_dead: bool,
+    /// The record of the job is kept, so that it can be sent.
+    pub has_job: bool,
     /// Moment of the next attempt, RFC 3339.
     pub due_at: String,
     /// Result of the last attempt.
@@ -157,6 +159,36 @@ pub struct JobAttempts {
     pub max: u32,
 }
 
+/// Moment at which a job came into a state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct JobTransition {
+    /// Moment.
+    pub at: String,
+    /// State from then on.
+    pub state: &'static str,
+    /// Number of the attempt that began; null otherwise.
+    pub attempt: Option<u32>,
+    /// Reason of an end, or of coming back into the queue.
+    pub reason: Option<&'static str>,
+}
+
+/// Attempt of a job in this process.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobRunReport {
+    /// Number.
+    pub attempt: u32,
+    /// Moment at which it began.
+    pub began_at: String,
+    /// Moment at which its result was known.
+    pub ended_at: Option<String>,
+    /// Endpoint that worked on it last.
+    pub endpoint: String,
+    /// State or reason of the end, or why it is queued again; null while it goes on.
+    pub result: Option<&'static str>,
+    /// Trace of its request.
+    pub trace_id: Option<String>,
+}
+
 /// Job as operators see it.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobRecord {
@@ -209,10 +241,29 @@ pub struct JobRecord {
     pub neurons: Option<f64>,
     /// Endpoint of the last attempt.
     pub upstream: Option<String>,
+    /// Trace of the submit; without one that of the latest run.
+    pub trace_id: Option<String>,
+    /// States with their moments. Attempts in other processes lack where nothing is kept of them.
+    pub transitions: Vec<JobTransition>,
+    /// Attempts in this process, the latest 16.
+    pub runs: Vec<JobRunReport>,
 }
 
 /// Counts by class of jobs.
 pub type ClassCounts = BTreeMap<&'static str, u64>;
+
+/// Counts of a queue at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct SnapshotReport {
+    /// Moment.
+    pub at: String,
+    /// Queued jobs.
+    pub queued: u32,
+    /// Running jobs.
+    pub running: u32,
+    /// Jobs ended since the store was opened.
+    pub finished: u64,
+}
 
 /// Queue of a deployable: what an operator and an autoscaler read.
 #[derive(Clone, Debug, Serialize)]
@@ -245,6 +296,10 @@ pub struct QueueReport {
     pub finished: u64,
     /// No job is taken.
     pub paused: bool,
+    /// Moment of the latest create, also of one that found no room; null where none is known.
+    pub last_request_at: Option<String>,
+    /// Counts of the last two minutes, about one a second; none where nothing was in the queue for so long.
+    pub snapshots: Vec<SnapshotReport>,
 }
 
 /// Process that runs jobs.
@@ -304,6 +359,21 @@ pub struct JobsState {
     pub store: StoreState,
     /// The process ends, and takes no further job.
     pub draining: bool,
+    /// Duties of the process.
+    pub duties: Vec<DutyReport>,
+}
+
+/// Duty of the process.
+#[derive(Clone, Debug, Serialize)]
+pub struct DutyReport {
+    /// Name in metrics.
+    pub name: &'static str,
+    /// Runs that succeeded.
+    pub runs: u64,
+    /// Jobs or files that it changed.
+    pub items: u64,
+    /// Moment of the last run that succeeded; null before there was one.
+    pub last_success_at: Option<String>,
 }
 
 /// Place of the jobs in `/state`.

@@ -13,6 +13,7 @@ use pingora_core::server::ShutdownWatch;
 use serde_json::{Map, Value, json};
 
 use super::controls::Controls;
+use super::gpu::{self, GpuControls};
 use super::insight::Insight;
 use super::jobs::{self, JobControls};
 use super::reload::{ReloadFailure, ReloadHandle};
@@ -56,6 +57,11 @@ GET  /jobs/workers         processes that run jobs
 GET  /jobs/stores          the store: problem, live jobs, bytes, free disk
 POST /jobs/queues/{deployable}/pause, /resume, /purge
                            take no job of a queue; take them again; cancel the queued ones
+GET  /gpu                  devices with their memory, slots of models, leases
+POST /gpu/models/{id}/load, /unload, /restart, /retry, /pin, /unpin?wait_secs={n}
+                           load a model now; unload it; end its backoff; keep it loaded, or no more
+GET  /gpu/instances/{id}/logs?tail={n}
+                           the last lines that a model's process has written
 POST /nodes/{name}/forget   forget another node until it is heard of again, and what it told of accounts
 POST /plugins/{name}/capture?calls={n}
                            write the next calls of a plugin, at most 1000, to a file in state_dir,
@@ -78,6 +84,7 @@ pub struct Admin {
     controls: Arc<dyn Controls>,
     reload: ReloadHandle,
     jobs: Option<Arc<dyn JobControls>>,
+    gpu: Option<Arc<dyn GpuControls>>,
 }
 
 impl Admin {
@@ -92,12 +99,19 @@ impl Admin {
             controls,
             reload,
             jobs: None,
+            gpu: None,
         }
     }
 
     /// Serves the paths of durable jobs from `jobs`, where they are configured.
     pub fn with_jobs(mut self, jobs: Option<Arc<dyn JobControls>>) -> Admin {
         self.jobs = jobs;
+        self
+    }
+
+    /// Serves the paths of the GPU host from `gpu`, where there is one.
+    pub fn with_gpu(mut self, gpu: Option<Arc<dyn GpuControls>>) -> Admin {
+        self.gpu = gpu;
         self
     }
 
@@ -111,6 +125,9 @@ impl Admin {
     ) -> AdminResponse {
         if jobs::is_job_path(path) {
             return jobs::respond(self.jobs.as_deref(), method, path, query).await;
+        }
+        if gpu::is_gpu_path(path) {
+            return gpu::respond(self.gpu.as_deref(), method, path, query).await;
         }
         let captured = capture::plugin_in_path(path);
         let forgotten = node_in_path(path);

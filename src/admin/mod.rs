@@ -2,12 +2,13 @@
 //! HTTP.
 //!
 //! No other module is known here: values to show come from [`Insight`], reloads go to a [`ReloadHandle`](reload::ReloadHandle),
-//! changes to [`Controls`], questions about jobs to [`JobControls`]. `app` implements all four. At most 4 KiB of a request body are kept, for the one
-//! path that reads one. The listener has no access control of its own, so its default address is loopback.
+//! changes to [`Controls`], questions about jobs to [`JobControls`], those about devices to [`GpuControls`]. `app`
+//! implements all five. At most 4 KiB of a request body are kept, for the one path that reads one. The listener has no access control of its own, so its default address is loopback.
 
 mod capture;
 mod controls;
 mod cross_site;
+mod gpu;
 mod insight;
 mod jobs;
 mod listener;
@@ -17,10 +18,12 @@ mod state;
 
 pub use capture::{CaptureError, CaptureReport};
 pub use controls::{Controls, FlagChanges};
+pub use gpu::{GpuControlError, GpuControls, GpuOrder, OrderOutcome};
 pub use insight::Insight;
 pub use jobs::{
-    JobAttempts, JobControlError, JobControls, JobFilter, JobPage, JobRecord, JobSummary,
-    JobsState, QueueReport, StoreReport, StoreState, WebhookReport, WorkerReport,
+    DutyReport, JobAttempts, JobControlError, JobControls, JobFilter, JobPage, JobRecord,
+    JobRunReport, JobSummary, JobTransition, JobsState, QueueReport, SnapshotReport, StoreReport,
+    StoreState, WebhookReport, WorkerReport,
 };
 pub use listener::Admin;
 pub use reload::{ReloadProblem, ReloadReport, ReloadRequest, reload_channel};

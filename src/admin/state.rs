@@ -168,6 +168,9 @@ pub struct EndpointState {
     pub source: Option<&'static str>,
     /// Health of the endpoint.
     pub health: Health,
+    /// State of a slot that is not ready: `cold`, `loading`, `asleep`, `failed` and the like.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot: Option<&'static str>,
     /// Its permits.
     pub permits: PermitState,
     /// End of its back-off or pause; null when it has none.

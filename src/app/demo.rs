@@ -102,6 +102,16 @@ fn listener(port: u16) -> io::Result<(u16, TcpListener)> {
     Ok((listener.local_addr()?.port(), listener))
 }
 
+/// Returns these ports of this machine, or others where they are taken. Others may take them until they are used.
+pub(super) fn free_ports<const COUNT: usize>(wanted: [u16; COUNT]) -> io::Result<[u16; COUNT]> {
+    let bound = wanted.map(listener);
+    let mut ports = [0; COUNT];
+    for (port, bound) in ports.iter_mut().zip(bound) {
+        *port = bound?.0;
+    }
+    Ok(ports)
+}
+
 /// `text` with these ports in place of [`PORTS`].
 fn with_ports(text: &str, ports: &[u16]) -> String {
     let pairs = PORTS.iter().zip(ports);
@@ -118,11 +128,11 @@ fn with_ports(text: &str, ports: &[u16]) -> String {
 }
 
 /// Folder for the files of the demo, removed at its end.
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
     /// The folder, and the configuration file that will be in it.
-    fn make() -> io::Result<(Folder, PathBuf)> {
+    pub fn make() -> io::Result<(Folder, PathBuf)> {
         let mut last = Err(io::Error::from(io::ErrorKind::AlreadyExists));
         for nth in 0..FOLDERS_MAX {
             let name = format!("infergate-demo-{}-{nth}", std::process::id());
@@ -139,6 +149,11 @@ impl Folder {
         let folder = Folder(last?);
         let file = folder.0.join("quickstart.yaml");
         Ok((folder, file))
+    }
+
+    /// The folder's path.
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 
     fn fill(&self, file: &Path, ports: &[u16]) -> io::Result<()> {
@@ -210,6 +225,10 @@ async fn show_first(events: PathBuf) {
 
 /// Runs one simulated container until a signal ends it.
 pub fn simulate(simulated: simulate::Config) -> ExitCode {
+    if let Err(error) = simulate::arrange_process(&simulated.process) {
+        return fail(&error.to_string());
+    }
+    let ignores_signals = simulated.process.ignore_term;
     let runtime = match runtime(1) {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.to_string()),
@@ -225,14 +244,21 @@ pub fn simulate(simulated: simulate::Config) -> ExitCode {
             Err(error) => return fail(&error.to_string()),
         };
         println!("simulated container on http://{address}");
-        match simulate::serve(
-            simulated,
-            listener,
-            async move { signals.terminate().await },
-        )
-        .await
-        {
+        let shutdown = async move {
+            loop {
+                signals.terminate().await;
+                if !ignores_signals {
+                    return;
+                }
+            }
+        };
+        match simulate::serve(simulated, listener, shutdown).await {
             Ok(()) => ExitCode::SUCCESS,
+            // In the words of a server without memory, which are looked for in its log.
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
             Err(error) => fail(&error.to_string()),
         }
     })

@@ -64,6 +64,7 @@ impl DiscoveryState {
         self.losses.retain(|id, _| looked_for(id));
         let join = |spec: &Arc<ModelSpec>| match self.by_model.get(&spec.id) {
             Some(found) => Arc::new(spec.with_discovered(found)),
+            None if spec.process.is_some() => Arc::new(spec.with_slots()),
             None => Arc::clone(spec),
         };
         models.iter().map(join).collect()

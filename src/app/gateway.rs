@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use super::capture::CaptureRecorder;
 use super::cluster::Membership;
 use super::discover::DiscoveryReport;
+use super::gpu::{GpuHost, HostEnding};
 use super::insight::NodeInsight;
 use super::job_controls::operator;
 use super::jobs::JobTasks;
@@ -57,6 +58,7 @@ pub struct Gateway {
     shared: Arc<Shared>,
     edge: Arc<DownstreamServer>,
     jobs: Option<Arc<Jobs>>,
+    gpu: Option<GpuHost>,
     admin: Arc<Admin>,
     insight: Arc<NodeInsight>,
     listeners: Listeners,
@@ -92,8 +94,7 @@ impl Gateway {
             Some(joining) => Some(joining.start(&shared).await?),
             None => None,
         };
-        let watch = FileWatch::start(file, *content)
-            .map_err(|e| format!("{} cannot be watched: {e}", file.display()))?;
+        let watch = watch_file(file, *content)?;
         let (handle, requests) = reload_channel();
         let connections = Arc::new(ClientConnections::default());
         let loader = Arc::new(loader);
@@ -108,6 +109,7 @@ impl Gateway {
             Arc::clone(&shared),
             logs.clone(),
         );
+        let gpu = GpuHost::open((reloader.config(), reloader.status()), &shared)?;
         let captures = Arc::clone(loader.captures());
         let recorder = Arc::new(CaptureRecorder::new(captures, &state_dir, clock));
         let insight = Arc::new(NodeInsight::new(
@@ -120,10 +122,13 @@ impl Gateway {
             jobs.clone(),
         ));
         let controls = RuntimeKeeper::new(Arc::clone(&shared.runtime), state_dir.clone());
-        let admin = Admin::new(Arc::clone(&insight) as _, controls, handle);
+        let admin = Admin::new(Arc::clone(&insight) as _, controls, handle)
+            .with_jobs(operator(jobs.as_ref()))
+            .with_gpu(gpu.as_ref().map(GpuHost::controls));
         Ok(Gateway {
             edge: Arc::new(DownstreamServer::new(Arc::clone(&shared), jobs.clone())),
-            admin: Arc::new(admin.with_jobs(operator(jobs.as_ref()))),
+            admin: Arc::new(admin),
+            gpu,
             jobs,
             insight,
             shared,
@@ -145,6 +150,7 @@ impl Gateway {
             shared,
             edge,
             jobs,
+            gpu,
             admin,
             insight,
             listeners,
@@ -189,14 +195,14 @@ impl Gateway {
         }
         tasks.spawn(ranking::rank(Arc::clone(&shared), is_clustered));
         tasks.spawn(discover::discover(Arc::clone(&shared), reports));
-        spawn_keepers(&mut tasks, &shared, insight, &recorder);
+        let mut models = spawn_keepers(&mut tasks, &shared, (insight, gpu), &recorder);
         announce::announce(reloader.config(), &shared.snapshot.load());
         tasks.spawn(reloader.run(signals.hangup()));
         let mut jobs = JobTasks::start(jobs, &mut tasks);
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
         keeper.run_until(signals.terminate()).await;
         keeper.set_draining();
-        let drained = drain_all(&shared, &closing, &mut signals, &mut jobs);
+        let drained = drain_all(&shared, &closing, &mut signals, &mut jobs, models.as_mut());
         let code = keeper.run_until(drained).await;
         jobs.flush().await;
         tasks.shutdown().await;
@@ -205,11 +211,15 @@ impl Gateway {
             tracing::error!("some requests could not be ended");
         }
         keeper.flush().await;
-        recorder.write();
         operators.stop();
-        close_outputs(&shared).await;
+        close_outputs(&shared, &recorder).await;
         code
     }
+}
+
+fn watch_file(file: &Path, content: [u8; 32]) -> Result<FileWatch, String> {
+    FileWatch::start(file, content)
+        .map_err(|e| format!("{} cannot be watched: {e}", file.display()))
 }
 
 /// Serves containers of models, where they have a listener.
@@ -229,16 +239,23 @@ fn spawn_callbacks(
 fn spawn_keepers(
     tasks: &mut JoinSet<()>,
     shared: &Arc<Shared>,
-    insight: Arc<NodeInsight>,
+    (insight, gpu): (Arc<NodeInsight>, Option<GpuHost>),
     recorder: &Arc<CaptureRecorder>,
-) {
+) -> Option<HostEnding> {
+    let ending = gpu.map(|host| {
+        let (running, ending) = host.start();
+        tasks.spawn(running);
+        ending
+    });
     tasks.spawn(housekeeping::keep_house(Arc::clone(shared), insight));
     tasks.spawn(export::export(Arc::clone(shared)));
     tasks.spawn(capture::record(Arc::clone(recorder)));
+    ending
 }
 
-/// Sends the last spans and writes the last events.
-async fn close_outputs(shared: &Shared) {
+/// Writes the last captures, sends the last spans and writes the last events.
+async fn close_outputs(shared: &Shared, recorder: &CaptureRecorder) {
+    recorder.write();
     export::flush(shared).await;
     if !shared.sink.close(SINK_CLOSE_TIMEOUT) {
         tracing::error!("the last events could not be written in time");
@@ -278,29 +295,62 @@ pub(super) fn build_shared(
     }))
 }
 
-/// Drains requests and jobs; a second signal ends both at once.
+/// Drains requests and jobs, then models; a second signal ends all of them at once.
 async fn drain_all(
     shared: &Shared,
     closing: &watch::Sender<bool>,
     signals: &mut Signals,
     jobs: &mut JobTasks,
+    models: Option<&mut HostEnding>,
 ) -> ExitCode {
     jobs.stop();
-    let code = drain(shared, closing, signals).await;
-    if code == ExitCode::SUCCESS {
+    let drained = drain(shared, closing, signals, models.as_deref()).await;
+    let mut is_orderly = drained == ExitCode::SUCCESS;
+    if is_orderly {
         tokio::select! {
-            () = jobs.ended() => return code,
-            () = signals.terminate() => {}
+            () = jobs.ended() => {}
+            () = signals.terminate() => is_orderly = false,
         }
     }
-    jobs.release();
-    let _ = timeout(CANCEL_TIMEOUT, jobs.ended()).await;
-    ExitCode::FAILURE
+    if !is_orderly {
+        jobs.release();
+        let _ = timeout(CANCEL_TIMEOUT, jobs.ended()).await;
+    }
+    if let Some(models) = models {
+        if is_orderly {
+            tokio::select! {
+                () = models.stop(stop_limit(shared)) => {}
+                () = signals.terminate() => is_orderly = false,
+            }
+        }
+        if !is_orderly {
+            models.kill().await;
+        }
+    }
+    match is_orderly {
+        true => drained,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// Longest time in which the processes of all models end: their longest time to stop, once for pinned models and once
+/// for others, and that of a kill.
+fn stop_limit(shared: &Shared) -> Duration {
+    let snapshot = shared.snapshot.load();
+    let processes = snapshot.models.iter();
+    let processes = processes.filter_map(|model| model.spec.process.as_ref());
+    let longest = processes.map(|process| process.stop_timeout_secs).max();
+    Duration::from_secs(longest.unwrap_or(0)) * 2 + CANCEL_TIMEOUT
 }
 
 /// Notifies other nodes first, then fails readiness; new connections are still served for the delay;
 /// then what runs may finish. A second signal ends it at once.
-async fn drain(shared: &Shared, closing: &watch::Sender<bool>, signals: &mut Signals) -> ExitCode {
+async fn drain(
+    shared: &Shared,
+    closing: &watch::Sender<bool>,
+    signals: &mut Signals,
+    models: Option<&HostEnding>,
+) -> ExitCode {
     let timeouts = shared.snapshot.load().timeouts.clone();
     tracing::info!(in_flight = shared.drain.in_flight(), "draining");
     shared.cluster.begin_leaving();
@@ -309,6 +359,9 @@ async fn drain(shared: &Shared, closing: &watch::Sender<bool>, signals: &mut Sig
     let finished = async {
         tokio::time::sleep(Duration::from_secs(timeouts.drain_delay_secs)).await;
         closing.send_replace(true);
+        if let Some(models) = models {
+            models.drain();
+        }
         let limit = Duration::from_secs(timeouts.drain_timeout_secs);
         if timeout(limit, shared.drain.idle()).await.is_err() {
             tracing::warn!(in_flight = shared.drain.in_flight(), "drain timeout passed");

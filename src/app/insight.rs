@@ -157,6 +157,7 @@ impl NodeInsight {
                     url: endpoint.url.to_string(),
                     source: model.spec.source_of(&endpoint.url),
                     health: health.health,
+                    slot: health.slot,
                     permits: PermitState {
                         used: endpoint.used,
                         server_used: Some(endpoint.server_used).filter(|&all| all != endpoint.used),

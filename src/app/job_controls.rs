@@ -15,17 +15,20 @@ use infergate_core::{AccountId, ModelId, Refusal};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::job_transitions::transitions;
 use crate::admin::{
-    JobAttempts, JobControlError, JobControls, JobFilter, JobPage, JobRecord, JobSummary,
-    JobsState, QueueReport, StoreReport, StoreState, WebhookReport, WorkerReport,
+    DutyReport, JobAttempts, JobControlError, JobControls, JobFilter, JobPage, JobRecord,
+    JobRunReport, JobSummary, JobsState, QueueReport, SnapshotReport, StoreReport, StoreState,
+    WebhookReport, WorkerReport,
 };
 use crate::jobs::{
-    JobListing, JobResult, Jobs, PendingWebhook, RequeueError, StoreStats, StoredJob,
-    StoredRequest, rfc3339_micros,
+    JobAttempt, JobListing, JobResult, Jobs, PendingWebhook, QueueSnapshot, RequeueError,
+    SettlementResult, StoreStats, StoredJob, StoredRequest, rfc3339_micros,
 };
+use crate::telemetry::duty_metrics::DutyCounts;
 
-/// Webhooks that are shown.
-const WEBHOOKS_SHOWN_MAX: usize = 1000;
+/// Webhooks that are shown: as many dead letters as are kept.
+const WEBHOOKS_SHOWN_MAX: usize = 10_000;
 /// Jobs of a page.
 const PAGE_JOBS: usize = 100;
 /// Accounts of a queue that are shown.
@@ -85,6 +88,17 @@ pub fn state(jobs: &Jobs) -> JobsState {
             path: jobs.store_path().display().to_string(),
         },
         draining: jobs.is_draining(),
+        duties: jobs.duties().into_iter().map(duty).collect(),
+    }
+}
+
+fn duty(counts: DutyCounts) -> DutyReport {
+    let last = counts.last_success_secs;
+    DutyReport {
+        name: counts.duty.name(),
+        runs: counts.runs,
+        items: counts.items,
+        last_success_at: last.map(|secs| rfc3339_micros(StoreTime((secs * 1e3) as u64))),
     }
 }
 
@@ -133,7 +147,9 @@ impl JobControls for JobOperator {
     async fn show(&self, id: &str) -> Result<JobRecord, JobControlError> {
         let found = self.jobs.get(job_id(id)?).await;
         let found = found.map_err(|refusal| self.unavailable(refusal))?;
-        found.as_ref().map(record).ok_or_else(no_job)
+        let job = found.ok_or_else(no_job)?;
+        let attempts = self.jobs.attempts(&job.definition.id);
+        Ok(record(&job, &attempts))
     }
 
     async fn cancel(&self, id: &str) -> Result<Value, JobControlError> {
@@ -170,6 +186,7 @@ impl JobControls for JobOperator {
             let found = self.jobs.server_of(key);
             QueueOwner {
                 spec: found.map(|model| Arc::clone(&model.spec)),
+                snapshots: self.jobs.snapshots(key),
                 deployment: self.jobs.deployment_of(key),
             }
         };
@@ -242,8 +259,12 @@ impl JobControls for JobOperator {
     async fn retry_webhook(&self, id: &str) -> Result<Value, JobControlError> {
         let retried = self.jobs.retry_webhook(id).await;
         match retried.map_err(|refusal| self.unavailable(refusal))? {
-            true => Ok(json!({ "id": id, "retried": true })),
-            false => {
+            SettlementResult::Done => Ok(json!({ "id": id, "retried": true })),
+            SettlementResult::NoJob => {
+                let gone = "the record of the job is not kept any more: nothing is left to send";
+                Err(JobControlError::Conflict(gone.to_owned()))
+            }
+            SettlementResult::NoEntry => {
                 let none = "no such webhook was given up; `GET /jobs/webhooks?dead` lists them";
                 Err(JobControlError::NotFound(none.to_owned()))
             }
@@ -257,6 +278,7 @@ fn webhook(pending: &PendingWebhook) -> WebhookReport {
         job: pending.job.as_str().to_owned(),
         attempts: pending.attempts,
         is_dead: pending.is_dead,
+        has_job: pending.has_job,
         due_at: rfc3339_micros(pending.due),
         last_result: pending.last_result.to_string(),
     }
@@ -282,16 +304,20 @@ fn summary(job: &StoredJob) -> JobSummary {
     }
 }
 
-fn record(job: &StoredJob) -> JobRecord {
+fn record(job: &StoredJob, attempts: &[JobAttempt]) -> JobRecord {
     let (definition, progress) = (&job.definition, &job.progress);
     let request = StoredRequest::read(&job.payload).ok();
     let result = job.result.as_deref().map(JobResult::read);
     let is_over = job.state.is_terminal();
+    let end = job.ended.map(|at| (at, job.state, job.reason));
     let request_text = |text: fn(&StoredRequest) -> &str| {
         let request = request.as_ref();
         request.map(|request| text(request).to_owned())
     };
-    let (input_bytes, input) = body(request.as_ref().map(|request| &*request.input));
+    let (mut input_bytes, input) = body(request.as_ref().map(|request| &*request.input));
+    if let Some(file) = request.as_ref().and_then(|request| request.input_file) {
+        input_bytes = file.bytes;
+    }
     let output = result.as_ref().and_then(|result| result.output.as_deref());
     let (output_bytes, output) = body(output);
     let at = |at: Option<StoreTime>| at.map(rfc3339_micros);
@@ -334,7 +360,30 @@ fn record(job: &StoredJob) -> JobRecord {
             .as_ref()
             .and_then(|result| result.upstream.as_deref().map(str::to_owned)),
         metrics: result.map(|result| result.metrics).unwrap_or_default(),
+        trace_id: trace_id(request.as_ref(), attempts),
+        transitions: transitions(definition.created, progress, end, attempts),
+        runs: attempts.iter().map(attempt).collect(),
     }
+}
+
+fn attempt(attempt: &JobAttempt) -> JobRunReport {
+    JobRunReport {
+        attempt: attempt.epoch,
+        began_at: rfc3339_micros(attempt.began),
+        ended_at: attempt.ended.map(rfc3339_micros),
+        endpoint: attempt.endpoint.to_string(),
+        result: attempt.result,
+        trace_id: attempt.trace.map(|trace| trace.to_string()),
+    }
+}
+
+fn trace_id(request: Option<&StoredRequest>, attempts: &[JobAttempt]) -> Option<String> {
+    let sent = request.and_then(|request| request.traceparent.as_deref());
+    // The second part: https://www.w3.org/TR/trace-context/#traceparent-header
+    let sent = sent.and_then(|parent| parent.split('-').nth(1));
+    let own = attempts.iter().rev().find_map(|attempt| attempt.trace);
+    sent.map(str::to_owned)
+        .or_else(|| own.map(|trace| trace.to_string()))
 }
 
 /// Returns the length of a body, and the body where it is short.
@@ -353,9 +402,10 @@ fn origin(url: &str) -> String {
     format!("{scheme}://{host}")
 }
 
-/// Model whose permits serve a queue, and the deployment that the queue is for.
+/// Model whose permits serve a queue, the deployment that the queue is for, and its counts lately.
 struct QueueOwner {
     spec: Option<Arc<ModelSpec>>,
+    snapshots: Vec<QueueSnapshot>,
     deployment: Option<Arc<str>>,
 }
 
@@ -367,6 +417,7 @@ fn unused_queue(key: &DeployableKey, owner: QueueOwner) -> QueueReport {
         running: 0,
         accepted: 0,
         finished: 0,
+        last_submit: None,
         expected_hold: infergate_core::job::HoldEstimator::default().expected(),
         is_paused: false,
     };
@@ -374,7 +425,11 @@ fn unused_queue(key: &DeployableKey, owner: QueueOwner) -> QueueReport {
 }
 
 fn queue_report(stats: &StoreStats, state: &DeployableState, owner: QueueOwner) -> QueueReport {
-    let QueueOwner { spec, deployment } = owner;
+    let QueueOwner {
+        spec,
+        deployment,
+        snapshots,
+    } = owner;
     let ready = JobClass::ALL.into_iter().zip(state.ready);
     let counts = stats.by_account.iter().find(|(key, _)| *key == state.key);
     let hold_ms = state.expected_hold.0;
@@ -393,6 +448,17 @@ fn queue_report(stats: &StoreStats, state: &DeployableState, owner: QueueOwner) 
         accepted: state.accepted,
         finished: state.finished,
         paused: state.is_paused,
+        last_request_at: state.last_submit.map(rfc3339_micros),
+        snapshots: snapshots.iter().map(snapshot).collect(),
+    }
+}
+
+fn snapshot(snapshot: &QueueSnapshot) -> SnapshotReport {
+    SnapshotReport {
+        at: rfc3339_micros(snapshot.at),
+        queued: snapshot.queued,
+        running: snapshot.running,
+        finished: snapshot.finished,
     }
 }
 

@@ -171,6 +171,7 @@ impl Gateway {
             event_id: "job-1:1".into(),
             account: "acme".into(),
             deadline: shared.clock.now() + Millis(deadline_ms),
+            age: Millis(0),
         };
         let mut ctx = RequestContext::for_job(shared, shared.drain.enter(), job);
         let (mut receiver, result) = self.run_in(&mut ctx, target, body, holds).await;
@@ -181,7 +182,7 @@ impl Gateway {
             receiver,
             result,
             has_forward_state: ctx.forwarding.is_some(),
-            event: ctx.take_event().unwrap(),
+            event: ctx.take_event().unwrap().0,
         }
     }
 

@@ -83,6 +83,7 @@ impl JobTasks {
             tasks.spawn(Arc::clone(jobs).deliver_events());
             tasks.spawn(Arc::clone(jobs).end_unserved());
             tasks.spawn(Arc::clone(jobs).deliver_webhooks());
+            tasks.spawn(Arc::clone(jobs).remove_input_files());
             tasks.spawn(Arc::clone(&jobs.files).sweep());
         }
         JobTasks {

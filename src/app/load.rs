@@ -10,9 +10,10 @@ use infergate_core::model::ModelSpec;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{allow_missing, state_dir};
+use super::{allow_missing, gpu_check, state_dir};
 use crate::config::watch::WatchedFile;
 use crate::config::{self, Config, LoadedConfig, Problem};
+use crate::gpu::HostCheck;
 use crate::peer::NodeCredentials;
 use crate::plugin::{
     Captures, CompileWait, Host, HostCounts, HostSettings, PluginProblem, PluginSnapshot,
@@ -375,21 +376,44 @@ pub fn changed_files(before: &[NamedFile], after: &[NamedFile]) -> Vec<String> {
         .collect()
 }
 
-/// Checks `file` as a start would, plugins included; keeps nothing.
-pub fn check(file: &Path) -> Result<LoadedConfig, Vec<Problem>> {
-    let loader = Loader::new(file, None, Arc::default());
-    match loader.load(&PluginSnapshot::default(), CompileWait::Whole) {
-        Ok(ready) => Ok(ready.loaded),
-        Err(unready) => Err(unready.problems),
-    }
+/// Result of a check.
+pub struct CheckedFile {
+    /// The configuration with its warnings, or its problems.
+    pub outcome: Result<LoadedConfig, Vec<Problem>>,
+    /// Memory of its models with a process; none without any, or where the file cannot be read.
+    pub host: Option<HostCheck>,
+}
+
+/// Checks `file` as a start would, plugins and memory included; keeps nothing.
+pub fn check(file: &Path) -> CheckedFile {
+    check_loaded(file, config::load(file))
 }
 
 /// The same where secrets and files may be elsewhere: what is missing is a warning.
-pub fn check_allowing_missing(file: &Path) -> Result<LoadedConfig, Vec<Problem>> {
-    let loaded = allow_missing::load_allowing_missing(file)?;
+pub fn check_allowing_missing(file: &Path) -> CheckedFile {
+    check_loaded(file, allow_missing::load_allowing_missing(file))
+}
+
+fn check_loaded(file: &Path, loaded: Result<LoadedConfig, Vec<Problem>>) -> CheckedFile {
+    let mut loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(problems) => {
+            return CheckedFile {
+                outcome: Err(problems),
+                host: None,
+            };
+        }
+    };
+    let (host, mut problems) = gpu_check::check(&mut loaded);
     let loader = Loader::new(file, None, Arc::default());
-    match loader.complete(loaded, &PluginSnapshot::default(), CompileWait::Whole) {
-        Ok(ready) => Ok(ready.loaded),
-        Err(unready) => Err(unready.problems),
-    }
+    let outcome = match loader.complete(loaded, &PluginSnapshot::default(), CompileWait::Whole) {
+        Ok(ready) if problems.is_empty() => Ok(ready.loaded),
+        Ok(_) => Err(problems),
+        Err(unready) => {
+            problems.extend(unready.problems);
+            problems.sort_by_key(|problem| problem.line);
+            Err(problems)
+        }
+    };
+    CheckedFile { outcome, host }
 }

@@ -36,6 +36,7 @@ pub fn snapshot_plan(
         node: Arc::clone(&node.id),
         site: Arc::clone(&node.site),
         models,
+        tasks: config.tasks.iter().cloned().map(Arc::new).collect(),
         plugins,
         accounts: config.accounts.clone(),
         anonymous_allowed: config.anonymous == config::Anonymous::Allow,

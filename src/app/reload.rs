@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use crate::admin::{ReloadProblem, ReloadReport, ReloadRequest};
 use crate::app::discover::{DiscoveryFeed, DiscoveryReport};
 use crate::app::discovered::{self, DiscoveryState};
+use crate::app::gpu;
 use crate::app::interim_config::interim_config;
 use crate::app::jobs;
 use crate::app::load::{Loader, NamedFile, PrepareError, PreparedConfig, changed_files};
@@ -327,6 +328,11 @@ impl Reloader {
         sink.reconfigure(&self.current.events);
         if let (Some(jobs), Some(choices)) = (&self.jobs, jobs::choices(&self.current)) {
             jobs.configure(choices);
+        }
+        if gpu::has_host(&self.current) && !gpu::has_host(&self.started_with) {
+            tracing::warn!(
+                "models with a `process` are loaded after a restart: this gateway started without any"
+            );
         }
         if let Err(error) = self.logs.apply(&self.current.log) {
             tracing::warn!(%error, "the log level stays as it is");

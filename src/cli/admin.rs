@@ -84,7 +84,7 @@ pub fn listener(file: Option<&Path>) -> Result<AdminListener, String> {
 /// # Errors
 /// A sentence: nothing listens there, or it is no admin listener.
 pub fn get(address: SocketAddr, path: &str) -> Result<FetchedResponse, String> {
-    ask(address, "GET", path)
+    ask(address, ("GET", path), SILENCE_LIMIT)
 }
 
 /// Posts to `path`, without a body.
@@ -92,11 +92,27 @@ pub fn get(address: SocketAddr, path: &str) -> Result<FetchedResponse, String> {
 /// # Errors
 /// A sentence: nothing listens there, or it is no admin listener. The change may be made all the same.
 pub fn post(address: SocketAddr, path: &str) -> Result<FetchedResponse, String> {
-    ask(address, "POST", path)
+    ask(address, ("POST", path), SILENCE_LIMIT)
 }
 
-fn ask(address: SocketAddr, method: &str, path: &str) -> Result<FetchedResponse, String> {
-    exchange(address, method, path).map_err(|error| {
+/// Posts to a path whose answer may take `patience` longer than others.
+///
+/// # Errors
+/// A sentence: the listener does not answer.
+pub fn post_patiently(
+    address: SocketAddr,
+    path: &str,
+    patience: Duration,
+) -> Result<FetchedResponse, String> {
+    ask(address, ("POST", path), SILENCE_LIMIT + patience)
+}
+
+fn ask(
+    address: SocketAddr,
+    request: (&str, &str),
+    silence: Duration,
+) -> Result<FetchedResponse, String> {
+    exchange(address, request, silence).map_err(|error| {
         format!(
             "the admin listener at {address} does not answer: {error}; is the gateway running, and is this \
              its `listen.admin`?"
@@ -106,11 +122,11 @@ fn ask(address: SocketAddr, method: &str, path: &str) -> Result<FetchedResponse,
 
 fn exchange(
     address: SocketAddr,
-    method: &str,
-    path: &str,
+    (method, path): (&str, &str),
+    silence: Duration,
 ) -> Result<FetchedResponse, std::io::Error> {
     let stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)?;
-    stream.set_read_timeout(Some(SILENCE_LIMIT))?;
+    stream.set_read_timeout(Some(silence))?;
     stream.set_write_timeout(Some(SILENCE_LIMIT))?;
     let length = if method == "GET" {
         ""

@@ -11,8 +11,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::output::{print, problem};
-use super::{diff, explain, jobs, key, plugin};
-use crate::config::{LoadedConfig, Problem};
+use super::{diff, explain, gpu, jobs, key, lease, plugin};
+use crate::gpu::process;
 use crate::plugin as plugin_host;
 use crate::telemetry::printable;
 use crate::{app, config, simulate};
@@ -34,6 +34,8 @@ Examples:
   infergate config diff infergate.yaml         what the file would change in the gateway that runs
   infergate explain last                       what happened to the newest request and why
   infergate jobs queues                        durable jobs: what waits and runs, and how old it is
+  infergate lease --vram 20GiB -- python3 train.py   share a card with models and other jobs
+  infergate gpu estimate model.gguf            how much device memory a model needs, and why
   kill -HUP $(pidof infergate)                 reload by hand
   curl -X POST http://127.0.0.1:9090/reload    the same, answering with what changed
 
@@ -112,6 +114,12 @@ enum Command {
     /// List and change the durable jobs of a gateway: cancel, requeue, pause and purge queues.
     #[command(after_help = jobs::HELP)]
     Jobs(jobs::JobsArgs),
+    /// Run a command with a lease on the memory of a device: waits until there is room.
+    #[command(after_help = lease::HELP)]
+    Lease(lease::LeaseArgs),
+    /// The device memory of models, and the leases on it: estimate, show, free.
+    #[command(after_help = gpu::HELP)]
+    Gpu(gpu::GpuArgs),
     /// Make API keys.
     #[command(after_help = "Example: infergate key new")]
     Key {
@@ -124,7 +132,11 @@ enum Command {
         for the admin listener, 9001 and 9002 for the simulated containers; others where they are \
         taken. Its files are in a temporary folder and go when it ends."
     )]
-    Demo,
+    Demo {
+        /// Three simulated models that share one simulated card, loaded when they are asked for.
+        #[arg(long)]
+        gpu: bool,
+    },
     /// Run a simulated GPU container, for demos and tests.
     #[command(
         after_help = "Example: infergate simulate --address 127.0.0.1:9001 --dialect openai \
@@ -190,6 +202,10 @@ enum ConfigCommand {
 
 /// Runs the command of this process's arguments.
 pub fn run() -> ExitCode {
+    // Before anything of a gateway is made: a keeper stays small.
+    if let Some(code) = process::keep() {
+        return code;
+    }
     match Cli::parse().command {
         Command::Serve { config } => app::serve(&config),
         Command::Check {
@@ -220,6 +236,8 @@ pub fn run() -> ExitCode {
             json,
         } => explain::run(id.as_deref(), admin.as_deref(), config.as_deref(), json),
         Command::Jobs(args) => jobs::run(&args),
+        Command::Lease(args) => lease::run(&args),
+        Command::Gpu(args) => gpu::run(&args),
         Command::Key {
             what: KeyCommand::New,
         } => match key::new() {
@@ -229,7 +247,8 @@ pub fn run() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Command::Demo => app::demo(),
+        Command::Demo { gpu: false } => app::demo(),
+        Command::Demo { gpu: true } => app::demo_gpu(),
         Command::Simulate(config) => app::simulate(config),
         Command::Compiler => plugin_host::compiler(),
         Command::Plugin { what } => plugin::run(what),
@@ -263,14 +282,17 @@ fn init(file: &Path) -> ExitCode {
     }
 }
 
-fn report(file: &Path, json: bool, checked: Result<LoadedConfig, Vec<Problem>>) -> ExitCode {
-    let (problems, code) = match checked {
+fn report(file: &Path, json: bool, checked: app::CheckedFile) -> ExitCode {
+    let (problems, code) = match checked.outcome {
         Ok(loaded) => (loaded.warnings, ExitCode::SUCCESS),
         Err(problems) => (problems, ExitCode::FAILURE),
     };
     let good = code == ExitCode::SUCCESS;
     if json {
-        let text = serde_json::json!({ "ok": good, "problems": problems });
+        let mut text = serde_json::json!({ "ok": good, "problems": problems });
+        if let Some(host) = checked.host {
+            text["gpu"] = host.json();
+        }
         print(&format!("{text}\n"));
         return code;
     }
@@ -278,6 +300,9 @@ fn report(file: &Path, json: bool, checked: Result<LoadedConfig, Vec<Problem>>) 
         let kind = if good { "warning" } else { "error" };
         let problem = printable(&problem.to_string()).into_owned();
         print(&format!("{}: {kind}: {problem}\n", file.display()));
+    }
+    if let Some(host) = checked.host {
+        print(&host.text());
     }
     match good {
         true => print(&format!("{}: good\n", file.display())),

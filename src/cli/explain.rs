@@ -305,7 +305,7 @@ fn routing(step: &Value) -> String {
 }
 
 fn admission(step: &Value) -> String {
-    match step["result"].as_str().unwrap_or_default() {
+    let result = match step["result"].as_str().unwrap_or_default() {
         "leased" => "a permit was free".to_owned(),
         "queued" => format!(
             "queued at position {}, {} ms expected: {}{}",
@@ -315,7 +315,24 @@ fn admission(step: &Value) -> String {
             turn(step)
         ),
         _ => format!("full ({}){}", word(&step["cause"]), retry_after(step)),
-    }
+    };
+    result + &load(&step["load"])
+}
+
+/// State of a model that was not ready; empty of any other.
+fn load(found: &Value) -> String {
+    let Some(slot) = found["slot"].as_str() else {
+        return String::new();
+    };
+    let ready = match found["expected_in_ms"].as_u64() {
+        Some(wait) => format!("ready expected in {wait} ms"),
+        None => "no load can serve it".to_owned(),
+    };
+    let reason = match found["reason"].as_str() {
+        Some(reason) if reason != slot => format!(" ({})", printable(reason)),
+        _ => String::new(),
+    };
+    format!("; the model was {}{reason}, {ready}", printable(slot))
 }
 
 /// Permit that the request came with.

@@ -93,6 +93,7 @@ pub fn record(job: &Value) -> String {
         ("ended", "ended_at"),
         ("deadline", "deadline"),
         ("worker", "worker"),
+        ("trace", "trace_id"),
         ("retry of", "retry_of"),
         ("webhook", "webhook"),
         ("upstream", "upstream"),
@@ -103,7 +104,28 @@ pub fn record(job: &Value) -> String {
         }
     }
     lines.extend(result(job));
+    lines.extend(members(&job["transitions"]).map(transition));
+    lines.extend(members(&job["runs"]).map(attempt));
     lines.concat()
+}
+
+fn transition(transition: &Value) -> String {
+    let mut text = format!("{} {}", word(&transition["at"]), word(&transition["state"]));
+    for key in ["attempt", "reason"] {
+        if !transition[key].is_null() {
+            let _ = write!(text, ", {key} {}", word(&transition[key]));
+        }
+    }
+    line("state at", text)
+}
+
+fn attempt(attempt: &Value) -> String {
+    let result = match &attempt["result"] {
+        Value::Null => "goes on".to_owned(),
+        result => word(result),
+    };
+    let (number, endpoint) = (word(&attempt["attempt"]), word(&attempt["endpoint"]));
+    line("attempt", format!("{number} at {endpoint}: {result}"))
 }
 
 /// Attempts of a job, and what came of it.
@@ -253,9 +275,10 @@ pub fn canceled(body: &Value) -> String {
 /// Webhooks that are not delivered.
 pub fn webhooks(body: &Value) -> String {
     let lines = members(&body["webhooks"]).map(|webhook| {
-        let next = match webhook["is_dead"] == true {
-            true => "given up".to_owned(),
-            false => format!("due {}", word(&webhook["due_at"])),
+        let next = match (webhook["is_dead"] == true, webhook["has_job"] == false) {
+            (true, false) => "given up".to_owned(),
+            (true, true) => "given up and not kept".to_owned(),
+            (false, _) => format!("due {}", word(&webhook["due_at"])),
         };
         let (id, last) = (word(&webhook["id"]), word(&webhook["last_result"]));
         let attempts = word(&webhook["attempts"]);

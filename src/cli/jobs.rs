@@ -15,6 +15,8 @@ use super::output::{print, problem};
 
 const REFUSED: u8 = 1;
 const FAILED: u8 = 2;
+/// The one state whose jobs are purged.
+const QUEUED: &str = "queued";
 
 /// Help below the options of every command about jobs.
 pub const HELP: &str = "\
@@ -28,8 +30,12 @@ Examples:
   infergate jobs requeue k3v5w2qh7u4zcdemxnpo6rtbia   submit the request of an ended one again
   infergate jobs queues                               how much waits, how old, how many permits
   infergate jobs pause acme/m                         take no job of a queue: it fills
-  infergate jobs purge acme/m                         cancel what is queued
-  infergate jobs webhooks --dead                      notifications that were given up, and why";
+  infergate jobs resume acme/m                        take its jobs again
+  infergate jobs purge acme/m --state queued          cancel what is queued
+  infergate jobs workers                              which processes run jobs, and how many
+  infergate jobs stores                               what is kept, how large it is, whether jobs are accepted
+  infergate jobs webhooks --dead                      notifications that were given up, and why
+  infergate jobs webhooks retry ID                    deliver one of them again";
 
 /// Arguments of `infergate jobs`.
 #[derive(Args)]
@@ -100,20 +106,33 @@ enum JobsCommand {
         #[arg(value_name = "DEP")]
         queue: String,
     },
-    /// Show webhooks that wait, or try one again that was given up.
+    /// Show webhooks that wait or were given up, or deliver one of those again.
+    #[command(args_conflicts_with_subcommands = true)]
     Webhooks {
         /// Show those that were given up.
         #[arg(long)]
         dead: bool,
-        /// Deliver this one again: its id, as `--dead` shows it.
-        #[arg(long, value_name = "ID")]
-        retry: Option<String>,
+        #[command(subcommand)]
+        what: Option<WebhooksCommand>,
     },
     /// Cancel every queued job of a queue; running ones go on.
     Purge {
+        /// State of the jobs: queued. Running ones are canceled one by one.
+        #[arg(long, value_name = "STATE", default_value = QUEUED, value_parser = [QUEUED])]
+        state: String,
         /// The queue's key or its model's id, as `queues` shows them.
         #[arg(value_name = "DEP")]
         queue: String,
+    },
+}
+
+#[derive(Subcommand)]
+enum WebhooksCommand {
+    /// Deliver one again that was given up.
+    Retry {
+        /// The webhook's id, as `--dead` shows it.
+        #[arg(value_name = "ID")]
+        id: String,
     },
 }
 
@@ -197,16 +216,17 @@ fn question(what: &JobsCommand) -> JobQuestion {
         JobsCommand::Pause { queue: name } => post(queue(name, "pause"), job_tables::paused),
         JobsCommand::Resume { queue: name } => post(queue(name, "resume"), job_tables::paused),
         JobsCommand::Webhooks {
-            retry: Some(id), ..
+            what: Some(WebhooksCommand::Retry { id }),
+            ..
         } => {
             let path = format!("/jobs/webhooks/{}/retry", encoded(id));
             post(path, job_tables::retried)
         }
-        JobsCommand::Webhooks { dead, retry: None } => {
+        JobsCommand::Webhooks { dead, what: None } => {
             let query = if *dead { "?dead" } else { "" };
             get(format!("/jobs/webhooks{query}"), job_tables::webhooks)
         }
-        JobsCommand::Purge { queue: name } => post(queue(name, "purge"), job_tables::purged),
+        JobsCommand::Purge { queue: name, .. } => post(queue(name, "purge"), job_tables::purged),
     }
 }
 
@@ -250,6 +270,7 @@ mod tests {
             ),
             (
                 JobsCommand::Purge {
+                    state: QUEUED.to_owned(),
                     queue: "acme/m".to_owned(),
                 },
                 true,
@@ -259,10 +280,20 @@ mod tests {
             (
                 JobsCommand::Webhooks {
                     dead: true,
-                    retry: None,
+                    what: None,
                 },
                 false,
                 "/jobs/webhooks?dead",
+            ),
+            (
+                JobsCommand::Webhooks {
+                    dead: false,
+                    what: Some(WebhooksCommand::Retry {
+                        id: "a-completed".to_owned(),
+                    }),
+                },
+                true,
+                "/jobs/webhooks/a-completed/retry",
             ),
         ] {
             let question = question(&what);

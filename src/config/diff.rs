@@ -19,6 +19,14 @@ pub(super) const NEEDS_RESTART: &[&str] = &[
     "jobs",
     "files.local",
     "files.s3",
+    "gpu.devices",
+    "gpu.only",
+    "gpu.reserve",
+    "gpu.reserve_mib",
+    "gpu.ports",
+    "gpu.ledger",
+    "gpu.simulated",
+    "gpu.cgroup",
 ];
 
 /// Keys that are read once where other nodes know this one: by its certificate and by what it
@@ -32,7 +40,9 @@ const LIVE: &[&str] = &[
     "cluster.crl",
     "jobs.embedded",
     "jobs.keep_secs",
+    "jobs.payload_max_kib",
     "jobs.retention_secs",
+    "jobs.webhooks",
     "jobs.worker.concurrency_max",
     "jobs.worker.drain_timeout_secs",
 ];
@@ -131,6 +141,10 @@ pub(super) fn comparable(config: &Config) -> Value {
         let previous: Vec<Value> = previous.map(|secret| secret.reveal().into()).collect();
         tree["jobs"]["webhooks"]["previous_secrets"] = previous.into();
     }
+    let reports = config.gpu.as_ref().map(|gpu| &gpu.reports);
+    if let Some(token) = reports.and_then(|reports| reports.token.as_ref()) {
+        tree["gpu"]["reports"]["token"] = token.reveal().into();
+    }
     if let Some(otlp) = &config.tracing.otlp {
         for (name, value) in &otlp.headers {
             tree["tracing"]["otlp"]["headers"][&**name] = value.reveal().into();
@@ -144,6 +158,9 @@ pub(super) fn comparable(config: &Config) -> Value {
             for (name, value) in &endpoint.headers {
                 tree["models"][at]["endpoints"][nth]["headers"][&**name] = value.reveal().into();
             }
+        }
+        for (name, value) in model.process.iter().flat_map(|it| &it.environment) {
+            tree["models"][at]["process"]["environment"][&**name] = value.reveal().into();
         }
         let Some(discovery) = &model.discovery else {
             continue;
@@ -304,6 +321,24 @@ mod tests {
         ];
         assert_eq!(found.needs_restart, needs);
         assert!(found.changed.contains(&"log.level".to_owned()));
+    }
+
+    #[test]
+    fn webhooks_are_followed_and_whether_jobs_run_here_is_not() {
+        let with = |jobs: &str| {
+            config(|text| text.replace("\njobs: {}", &format!("\njobs: {{ {jobs} }}")))
+        };
+        let first = with("webhooks: { secret: first-0123456789 }");
+        let webhooks = "secret: second-0123456789, previous_secrets: [first-0123456789], allow_http: true, ports: [80],
+            allow_networks: [10.0.0.0/8], timeout_secs: 5, pending_max_per_account: 7";
+        let found = diff(&first, &with(&format!("webhooks: {{ {webhooks} }}")));
+        assert_eq!(found.changed.len(), 7, "{:?}", found.changed);
+        assert_eq!(found.needs_restart, [""; 0]);
+        let found = diff(
+            &first,
+            &with("webhooks: { secret: first-0123456789 }, worker: { enabled: false }"),
+        );
+        assert_eq!(found.needs_restart, ["jobs.worker.enabled"]);
     }
 
     #[test]

@@ -234,6 +234,7 @@ impl<'a> Cursor<'a> {
             || self.path.ends_with(".access_key")
             || self.path.ends_with(".secret_key")
             || self.path.contains("].headers")
+            || self.path.contains(".process.environment")
     }
 }
 

@@ -7,11 +7,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use infergate_core::model::{AccountSpec, DeploymentSpec, HardwareSpec, ModelSpec};
+use infergate_core::model::{AccountSpec, DeploymentSpec, HardwareSpec, ModelSpec, NamedTask};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::files::FilesConfig;
+use crate::gpu::GpuConfig;
 use crate::jobs::{JobsConfig, ReplicateConfig};
 use crate::peer::{Cluster, PeersListener};
 use crate::plugin::PluginSpec;
@@ -57,6 +58,13 @@ pub struct Config {
     /// Models that requests may name.
     #[serde(default)]
     pub models: Vec<ModelSpec>,
+    /// Names that clients use as those of models, with the models that may serve them.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub tasks: Vec<NamedTask>,
+    /// Devices of this host and the model processes on them, for models with a `process`; defaults when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuConfig>,
     /// Durable jobs: predictions that outlive their request. Without it their routes answer 404. Adding or removing
     /// it takes a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]

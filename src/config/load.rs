@@ -77,6 +77,14 @@ fn each_path(config: &mut Config, mut edit: impl FnMut(&mut PathBuf)) {
         for file in files.filter_map(|endpoint| endpoint.ca_file.as_mut()) {
             edit(&mut file.path);
         }
+        if let Some(process) = &mut model.process {
+            let adapters = process.adapters.iter_mut();
+            let paths = adapters.map(|adapter| &mut adapter.path);
+            paths.chain(&mut process.model_path).for_each(&mut edit);
+            if !process.working_directory.as_os_str().is_empty() {
+                edit(&mut process.working_directory);
+            }
+        }
         let Some(discovery) = &mut model.discovery else {
             continue;
         };

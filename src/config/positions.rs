@@ -1,7 +1,7 @@
 //! Positions of the keys of a file that loaded, for problems that are found later.
 //!
-//! Positions are kept below `listen`, `models` and `plugins` only: loading certificates and plugins
-//! may find fault with those keys. Bounds: those of the file.
+//! Positions are kept below `gpu`, `listen`, `models` and `plugins` only: loading certificates and plugins, and the check of
+//! the GPU host, may find fault with those keys. Bounds: those of the file.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ impl KeyPositions {
             return places;
         };
         for entry in entries {
-            if ["listen", "models", "plugins"].contains(&entry.key.as_str()) {
+            if ["gpu", "listen", "models", "plugins"].contains(&entry.key.as_str()) {
                 places.add(entry.key.clone(), entry.place, &entry.value);
             }
         }

@@ -25,8 +25,8 @@ const SECRET: &[&str] = &[
     "password",
 ];
 
-/// Keys below a model or `tracing` whose values may be secrets: headers that are sent to servers.
-const SECRET_OF_SERVERS: &[&str] = &["headers"];
+/// Keys below a model or `tracing` whose values may be secrets: headers that are sent to servers, variables of processes.
+const SECRET_OF_SERVERS: &[&str] = &["headers", "environment"];
 
 /// Words in the name of a plugin's setting that is hidden.
 const SECRET_SETTINGS: &[&str] = &["key", "token", "secret", "password"];
@@ -62,10 +62,25 @@ pub fn effective(loaded: &Config, started_with: &Config) -> Config {
         cluster.node_names.clone_from(&now.node_names);
         cluster.crl.clone_from(&now.crl);
     }
+    keep_devices(&mut config, started_with);
     if started_with.is_in_fleet() {
         config.node = started_with.node.clone();
     }
     config
+}
+
+/// Devices and their ledger are opened once, at start.
+fn keep_devices(config: &mut Config, started_with: &Config) {
+    if config.gpu == started_with.gpu {
+        return;
+    }
+    let former = started_with.gpu.clone().unwrap_or_default();
+    let gpu = config.gpu.get_or_insert_default();
+    gpu.devices = former.devices;
+    gpu.only = former.only;
+    gpu.ledger = former.ledger;
+    gpu.simulated = former.simulated;
+    gpu.cgroup = former.cgroup;
 }
 
 /// Returns true when `value` stands for a secret, or has one in it.

@@ -10,6 +10,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::Config;
+use crate::gpu::presets::{PRESETS, Preset};
 use crate::upstream::{BACKENDS, Backend};
 
 /// The JSON Schema of the configuration file: descriptions, defaults, bounds and allowed words.
@@ -29,6 +30,11 @@ pub(super) static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
         backend.shift_remove("type");
         backend.insert("oneOf".into(), backends());
     }
+    let preset = &mut model["process"]["properties"]["preset"];
+    if let Value::Object(preset) = preset {
+        preset.shift_remove("type");
+        preset.insert("oneOf".into(), presets());
+    }
     schema
 });
 
@@ -44,7 +50,10 @@ pub(super) fn words(schema: &Value) -> Vec<String> {
         .into_iter()
         .flatten()
     {
-        words.extend(word.as_str().map(str::to_owned));
+        words.push(match word.as_str() {
+            Some(text) => text.to_owned(),
+            None => word.to_string(),
+        });
     }
     for alternative in schema
         .get("oneOf")
@@ -143,4 +152,13 @@ fn backends() -> Value {
         json!({ "const": backend.name, "description": description, "type": "string" })
     };
     BACKENDS.iter().map(word).collect()
+}
+
+/// The presets of the table, each with its description.
+fn presets() -> Value {
+    let word = |preset: &&Preset| {
+        let description = format!("{}.", preset.about);
+        json!({ "const": preset.name, "description": description, "type": "string" })
+    };
+    PRESETS.iter().map(word).collect()
 }

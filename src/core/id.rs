@@ -60,6 +60,13 @@ shared_name! {
     ModelId
 }
 
+impl ModelId {
+    /// Returns whether both share their text: equal for certain, without a look at it.
+    pub(crate) fn is_copy_of(&self, other: &ModelId) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 impl AccountId {
     /// The account of requests without a key, where the configuration allows them.
     pub const ANONYMOUS: &'static str = "anonymous";

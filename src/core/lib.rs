@@ -5,7 +5,7 @@
 //! production and under a seeded loop in `tests/sim`.
 //!
 //! ```text
-//! time, id, deadline, refusal, trace_context  ←  model  ←  api, admission, routing, billing, task
+//! time, id, deadline, refusal, trace_context  ←  model  ←  api, admission, routing, job, vram, billing, task
 //!                                           (these do not see each other)
 //! ```
 
@@ -21,6 +21,7 @@ pub mod routing;
 pub mod task;
 pub mod time;
 pub mod trace_context;
+pub mod vram;
 
 pub use id::{AccountId, ModelId};
 pub use refusal::Refusal;

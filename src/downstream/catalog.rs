@@ -53,8 +53,16 @@ impl DownstreamServer {
             |model: &ModelSpec| Catalog::access(&account.spec, model) == Access::Allowed;
         let allowed = known.models().iter().map(|model| &**model);
         let allowed = allowed.filter(|model| is_allowed(model));
+        // A named task looks like a model of its candidates' kind.
+        let tasks = known.named_tasks().iter().filter_map(|task| {
+            let (_, first) = known.model_for(task.id.as_str(), &account.spec).ok()?;
+            let (id, backend) = (task.id.clone(), first.backend.clone());
+            Some(ModelSpec::new(id, first.task, backend))
+        });
+        let tasks: Vec<ModelSpec> = tasks.collect();
+        let allowed = allowed.chain(&tasks);
         let find = |id: &str| {
-            let found = known.model(id).filter(|(_, model)| is_allowed(model));
+            let found = known.model_for(id, &account.spec).ok();
             found.ok_or(Refusal::NoSuchModel)
         };
         match operation {
@@ -67,7 +75,12 @@ impl DownstreamServer {
                 Ok(openai::models(allowed, started, others))
             }
             RequestedOperation::Model(id) => {
-                Ok(openai::model(find(&id)?.1, self.shared.started_unix_secs))
+                let task = tasks.iter().find(|task| task.id.as_str() == id);
+                let shown = match task {
+                    Some(task) => task,
+                    None => find(&id)?.1,
+                };
+                Ok(openai::model(shown, self.shared.started_unix_secs))
             }
             RequestedOperation::Search(search) => Ok(search.render(allowed)),
             RequestedOperation::Schema(id) => {

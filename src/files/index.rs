@@ -59,9 +59,16 @@ pub struct FileIndex {
     by_id: HashMap<FileId, Arc<FileRecord>>,
     accounts: HashMap<AccountId, AccountFiles>,
     by_end: BTreeSet<(u64, FileId)>,
+    /// Bytes of all files, as large as they are.
+    bytes: u64,
 }
 
 impl FileIndex {
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Counts bytes of an account; false, and nothing counted, where it would have more than `max`.
     pub fn reserve(&mut self, account: &AccountId, bytes: u64, max: u64) -> bool {
         let held = self.accounts.get(account).map_or(0, |files| files.bytes);
@@ -89,6 +96,7 @@ impl FileIndex {
         files.bytes += counted(record.size);
         files.files.insert((record.created_ms, record.id));
         self.by_end.insert((record.expires_ms, record.id));
+        self.bytes += record.size;
         self.by_id.insert(record.id, record);
     }
 
@@ -96,6 +104,7 @@ impl FileIndex {
     pub fn remove(&mut self, id: FileId) -> Option<Arc<FileRecord>> {
         let record = self.by_id.remove(&id)?;
         self.by_end.remove(&(record.expires_ms, id));
+        self.bytes = self.bytes.saturating_sub(record.size);
         if let Some(files) = self.accounts.get_mut(&record.account) {
             files.files.remove(&(record.created_ms, id));
         }
@@ -175,8 +184,10 @@ mod tests {
         index.give_back(&account, 100_000);
         let small = record("a", 1, 5);
         index.add(Arc::clone(&small));
+        assert_eq!(index.bytes(), 1);
         assert!(!index.reserve(&account, 120_000 - COUNTED_BYTES_MIN + 1, 120_000));
         assert!(index.remove(small.id).is_some());
+        assert_eq!(index.bytes(), 0);
         assert!(index.reserve(&account, 120_000, 120_000));
     }
 

@@ -119,6 +119,15 @@ impl Files {
         self.config.load_full()
     }
 
+    /// Returns the kind of the store, and the bytes of all files.
+    pub fn level(&self) -> (&'static str, u64) {
+        let kind = match self.config.load().s3 {
+            Some(_) => "s3",
+            None => "local",
+        };
+        (kind, self.index.lock().bytes())
+    }
+
     /// Returns the refusal of a file that is larger than one may be.
     pub fn too_large(&self) -> Refusal {
         FileError::TooLarge(self.config.load().file_max_mib).into()

@@ -36,6 +36,15 @@ pub struct JobChoices {
 }
 
 impl JobChoices {
+    /// Adds listeners that are bound, whatever a later configuration names: no webhook goes to either.
+    pub fn keep_listeners(&mut self, bound: &[SocketAddr]) {
+        for listener in bound {
+            if !self.listeners.contains(listener) {
+                self.listeners.push(*listener);
+            }
+        }
+    }
+
     /// Returns the hardware there is, at least one.
     pub fn hardware(&self) -> Vec<HardwareSpec> {
         match self.hardware.is_empty() {
@@ -66,6 +75,13 @@ pub struct JobsConfig {
     pub worker: WorkerConfig,
     /// Webhooks: notifications that jobs send to their owners.
     pub webhooks: WebhooksConfig,
+    /// KiB of a request up to which a store whose queues are in memory has it there too. The embedded store reads every
+    /// request from its file when the job is taken, whatever its length.
+    #[schemars(range(max = 1024))]
+    pub payload_inline_kib: u64,
+    /// KiB of a request in the store. The input of a longer one is kept as a file of the job's account.
+    #[schemars(range(min = 16, max = 1024))]
+    pub payload_max_kib: u64,
     /// Seconds that ended jobs and their results are kept.
     #[schemars(range(min = 1, max = 2_592_000))]
     pub keep_secs: u64,
@@ -81,6 +97,8 @@ impl Default for JobsConfig {
             embedded: EmbeddedConfig::default(),
             worker: WorkerConfig::default(),
             webhooks: WebhooksConfig::default(),
+            payload_inline_kib: 4,
+            payload_max_kib: 256,
             keep_secs: 3600,
             retention_secs: 86_400,
         }
@@ -91,6 +109,11 @@ impl JobsConfig {
     /// Time that ended jobs are kept.
     pub fn keep(&self) -> Millis {
         Millis::from_secs(self.keep_secs)
+    }
+
+    /// Longest request in the store, bytes.
+    pub fn payload_bytes_max(&self) -> usize {
+        usize::try_from(self.payload_max_kib << 10).unwrap_or(usize::MAX)
     }
 }
 
@@ -163,7 +186,7 @@ pub struct WebhooksConfig {
     /// Longest duration of an attempt to deliver.
     #[schemars(range(min = 1, max = 60))]
     pub timeout_secs: u64,
-    /// Messages of an account that wait; the oldest beyond are given up. A change takes a restart.
+    /// Messages of an account that wait; the oldest beyond are given up.
     #[schemars(range(min = 1, max = 100_000))]
     pub pending_max_per_account: usize,
 }

@@ -5,17 +5,18 @@
 
 use std::sync::Arc;
 
-use infergate_core::Millis;
 use infergate_core::job::{
     CancelResult, CanceledBy, DeployableKey, EndReason, HeldJobs, JobClass, JobDefinition, JobId,
     JobKind, JobLimits, JobState, NewJob, QueueLimits, Release, ReleaseCause, RunEnd, StoreTime,
     SubmitResult, TakeRequest, WorkerId, WriteResult,
 };
 use infergate_core::model::{FairBy, FlowMode};
+use infergate_core::{AccountId, Millis};
 
 use super::deployments::{DeploymentResult, DeploymentWrite, StoredDeployment};
 use super::store::{
-    EndRecord, IdempotencyKey, JobListing, JobStore, NewStoredJob, StoreError, StoredEnd, StoredRun,
+    EndRecord, FormerSubmit, IdempotencyKey, JobListing, JobStore, NewStoredJob, StoreError,
+    StoredEnd, StoredRun,
 };
 
 /// Job of an account in the queue `vp-a`.
@@ -112,6 +113,8 @@ pub async fn suite(store: &dyn JobStore, now: StoreTime) {
     cancels_end_queued_jobs_and_mark_running_ones(store).await;
     lists_are_newest_first_and_by_account(store).await;
     a_paused_queue_gives_nothing_and_an_unserved_one_is_emptied(store, now).await;
+    a_heartbeat_finds_orphans_lost_jobs_and_cancels(store, now).await;
+    time_ends_jobs_and_brings_released_ones_back(store).await;
     deployments_have_one_maker_and_releases_in_a_row(store, now).await;
 }
 
@@ -135,6 +138,29 @@ async fn submits_are_idempotent_and_bounded(store: &dyn JobStore, now: StoreTime
     assert_eq!(submit(keyed(10, 1)).await, SubmitResult::Created);
     assert_eq!(submit(keyed(11, 1)).await, SubmitResult::Duplicate(id(10)));
     assert_eq!(submit(keyed(12, 2)).await, SubmitResult::KeyMismatch);
+    let former = async |account: &str, digest| {
+        let key = keyed(0, digest).key.unwrap();
+        let account = AccountId::from(account);
+        store.former_submit(&account, &key, now).await.unwrap()
+    };
+    let used = |is_same| {
+        Some(FormerSubmit {
+            job: id(10),
+            is_same,
+        })
+    };
+    assert_eq!(former("b", 1).await, used(true));
+    assert_eq!(former("b", 2).await, used(false));
+    assert_eq!(former("a", 1).await, None, "of another account");
+    for (number, expected) in [
+        (0, Some(1)),
+        (10, Some(2)),
+        (1, Some(3)),
+        (4, Some(6)),
+        (9, None),
+    ] {
+        assert_eq!(store.position(id(number)).await, Ok(expected), "{number}");
+    }
     let kept = store.get(id(3)).await.unwrap().unwrap();
     assert_eq!(&kept.payload[..], b"payload 3");
     assert_eq!((kept.state, kept.progress.epoch), (JobState::Queued, 0));
@@ -146,6 +172,8 @@ async fn a_run_ends_once(store: &dyn JobStore) {
     assert_eq!(runs.len(), 2);
     assert!(runs[0].payload.starts_with(b"payload "));
     let end = success(&runs[0]);
+    let running = runs[0].taken.definition.id;
+    assert_eq!(store.position(running).await, Ok(None));
     assert_eq!(
         store.finish(&worker, end.clone()).await,
         Ok(WriteResult::Done)
@@ -283,6 +311,130 @@ async fn a_paused_queue_gives_nothing_and_an_unserved_one_is_emptied(
         (JobState::Failed, Some(EndReason::ModelRemoved))
     );
     assert_eq!(store.stats().await.unwrap().live, 0);
+}
+
+async fn a_heartbeat_finds_orphans_lost_jobs_and_cancels(store: &dyn JobStore, now: StoreTime) {
+    let (worker, next) = (WorkerId::new("w", 6), WorkerId::new("w", 7));
+    store.set_paused("vp-a".into(), false).await.unwrap();
+    for number in 30..33 {
+        submit(store, job(number, "c", now)).await;
+    }
+    let runs = take(store, &worker, 3).await;
+    let ids: Vec<JobId> = runs.iter().map(|run| run.taken.definition.id).collect();
+    let by = CanceledBy::Operator;
+    let requested = CancelResult::Requested(worker.clone());
+    assert_eq!(store.cancel(ids[1], by).await, Ok(requested));
+    let held = |oldest_take| HeldJobs {
+        jobs: vec![ids[1], ids[2], id(99)],
+        oldest_take,
+    };
+    let taken = runs[0].taken.progress.taken;
+    let reply = store.heartbeat(&worker, held(taken)).await.unwrap();
+    assert!(
+        reply.is_known && reply.orphans.is_empty(),
+        "it is on its way"
+    );
+    assert_eq!(
+        (reply.canceled, reply.lost),
+        (vec![(ids[1], by)], vec![id(99)])
+    );
+    let reply = store.heartbeat(&worker, held(None)).await.unwrap();
+    assert_eq!(reply.orphans, [ids[0]]);
+    let again = take(store, &next, 3).await.remove(0);
+    let progress = &again.taken.progress;
+    assert_eq!(again.taken.definition.id, ids[0]);
+    assert_eq!((progress.epoch, progress.attempts.counted), (2, 0));
+    let late = store.finish(&worker, success(&runs[0])).await;
+    assert_eq!(late, Ok(WriteResult::Stale));
+    let all = HeldJobs {
+        jobs: ids.clone(),
+        oldest_take: None,
+    };
+    let reply = store.heartbeat(&worker, all).await.unwrap();
+    assert_eq!(reply.lost, [ids[0]], "it is another's");
+    for (worker, run) in [(&next, &again), (&worker, &runs[1]), (&worker, &runs[2])] {
+        let done = store.finish(worker, success(run)).await;
+        assert_eq!(done, Ok(WriteResult::Done));
+    }
+}
+
+/// Asks until the job has ended. A store under test has a clock that goes on.
+async fn ended(store: &dyn JobStore, job: JobId) -> (JobState, Option<EndReason>) {
+    loop {
+        let found = store.get(job).await.unwrap().unwrap();
+        if found.state.is_terminal() {
+            return (found.state, found.reason);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn time_ends_jobs_and_brings_released_ones_back(store: &dyn JobStore) {
+    let worker = WorkerId::new("w", 8);
+    let now = store.get(id(30)).await.unwrap().unwrap().ended.unwrap();
+    let mut late = job(40, "d", now);
+    late.job.definition.limits.deadline = Some(now);
+    submit(store, late).await;
+    let aborted = (JobState::Aborted, Some(EndReason::Deadline));
+    assert_eq!(ended(store, id(40)).await, aborted);
+    let mut long = job(41, "d", now);
+    long.job.definition.limits.run_timeout_ms = 20;
+    long.job.definition.cancel_grace_ms = 20;
+    submit(store, long).await;
+    assert_eq!(take(store, &worker, 1).await.len(), 1);
+    let timed_out = (JobState::Failed, Some(EndReason::Timeout));
+    assert_eq!(ended(store, id(41)).await, timed_out);
+    submit(store, job(42, "d", now)).await;
+    let run = take(store, &worker, 1).await.remove(0);
+    let due = run.taken.progress.taken.unwrap() + Millis(100);
+    let release = Release {
+        id: id(42),
+        epoch: 1,
+        cause: ReleaseCause::Drain,
+        not_before: Some(due),
+    };
+    let released = store.release(&worker, release).await;
+    assert_eq!(released, Ok(WriteResult::Done));
+    let again = loop {
+        match take(store, &worker, 1).await.pop() {
+            Some(again) => break again,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    let progress = &again.taken.progress;
+    assert!(progress.epoch == 2 && progress.taken >= Some(due));
+    let done = store.finish(&worker, success(&again)).await;
+    assert_eq!(done, Ok(WriteResult::Done));
+}
+
+/// Runs against an empty store that keeps ended jobs for no time.
+pub async fn a_key_outlasts_the_record_of_its_job(store: &dyn JobStore, now: StoreTime) {
+    let worker = WorkerId::new("w", 1);
+    let keyed = |number| NewStoredJob {
+        key: Some(IdempotencyKey {
+            key: "k".into(),
+            digest: [1; 32],
+        }),
+        ..job(number, "a", now)
+    };
+    submit(store, keyed(1)).await;
+    submit(store, job(2, "a", now)).await;
+    assert_eq!(store.removed(id(1)).await, Ok(None), "its record is there");
+    for run in take(store, &worker, 2).await {
+        store.finish(&worker, success(&run)).await.unwrap();
+    }
+    for number in [1, 2] {
+        while store.get(id(number)).await.unwrap().is_some() {
+            tokio::task::yield_now().await;
+        }
+    }
+    let kept = store.removed(id(1)).await.unwrap().unwrap();
+    let ended = (kept.state, kept.reason, kept.epoch);
+    assert_eq!(ended, (JobState::Succeeded, None, 1));
+    assert!(kept.started.unwrap() <= kept.ended && kept.created <= kept.ended);
+    assert_eq!(store.removed(id(2)).await, Ok(None), "nothing asks for it");
+    let again = submit(store, keyed(3)).await;
+    assert_eq!(again, SubmitResult::Duplicate(id(1)));
 }
 
 /// Deployment that an account makes.

@@ -33,7 +33,7 @@ pub struct RunFacts {
     pub is_unstored: bool,
     /// A model server may have begun to work.
     pub was_sent: bool,
-    /// The response tells an error of the model.
+    /// The answer tells an error of the model, or has a form that is none of its kind's.
     pub has_error: bool,
     /// Rule for a quota that is used up.
     pub when_quota_used: WhenQuotaUsed,
@@ -85,8 +85,8 @@ pub fn decide(facts: &RunFacts) -> RunDecision {
         return failed(reason);
     }
     match facts.status {
-        200..300 if facts.is_cut => RunDecision::Release(ReleaseCause::ServerLost),
         200..300 if facts.has_error => failed(EndReason::ModelError),
+        200..300 if facts.is_cut => RunDecision::Release(ReleaseCause::ServerLost),
         200..300 if facts.is_unstored => failed(EndReason::OutputStoreFailed),
         200..300 => RunDecision::End {
             state: JobState::Succeeded,
@@ -120,6 +120,7 @@ fn decide_refusal(refusal: &Refusal, facts: &RunFacts) -> RunDecision {
         }
         Refusal::PluginFailed => failed(EndReason::PluginFailed),
         Refusal::InvalidResponse => failed(EndReason::ModelError),
+        Refusal::UpstreamLost if facts.has_error => failed(EndReason::ModelError),
         Refusal::UpstreamLost | Refusal::UpstreamTimeout => {
             RunDecision::Release(ReleaseCause::ServerLost)
         }
@@ -259,6 +260,21 @@ mod tests {
                 RunFacts {
                     has_error: true,
                     ..facts()
+                },
+                failed(EndReason::ModelError),
+            ),
+            (
+                RunFacts {
+                    has_error: true,
+                    is_cut: true,
+                    ..facts()
+                },
+                failed(EndReason::ModelError),
+            ),
+            (
+                RunFacts {
+                    has_error: true,
+                    ..refused(Refusal::UpstreamLost)
                 },
                 failed(EndReason::ModelError),
             ),

@@ -53,6 +53,10 @@ pub fn complete_event(
     if let Some(dialect) = dialects.into_iter().find(|dialect| dialect.name() == api) {
         event.dialect = dialect;
     }
+    // A job that ended before its model was looked up is that model's all the same.
+    event
+        .model_id
+        .get_or_insert_with(|| definition.model.clone());
     event.status = 0;
     event.outcome = ends::outcome(state, reason);
     event.reason = reason.map(EndReason::code);
@@ -160,6 +164,8 @@ impl UnrunEnds {
             path: Arc::from([Arc::from(format!("{site}/{node}"))]),
             local_queue_size: 0,
             source_site: Arc::clone(site),
+            container_id: None,
+            load_wait_us: None,
             flags: EventFlags::default(),
             request_source: "job",
             plugins: Vec::new(),

@@ -34,7 +34,7 @@ pub struct InputFileRules {
     /// Members of the input that the model reads as base64: a URL in their place is none, whatever the size.
     encoded: Arc<[Box<str>]>,
     /// Longest input with the files in it, bytes: as a request with them would have.
-    bytes_max: u64,
+    pub(super) bytes_max: u64,
 }
 
 impl InputFileRules {
@@ -108,21 +108,22 @@ impl<'a> DataUri<'a> {
 pub struct OutputNotStored;
 
 impl<'a> JobFiles<'a> {
-    async fn keep(
+    /// Keeps bytes as a file.
+    pub(super) async fn keep(
         self,
-        uri: &DataUri<'_>,
+        (content_type, bytes): (&str, &Bytes),
         origin: FileOrigin,
         expires_secs: u64,
     ) -> Result<Arc<FileRecord>, Refusal> {
         let mut upload = Upload::begin(self.files, self.account).await?;
-        let mut rest = uri.bytes.clone();
+        let mut rest = bytes.clone();
         while !rest.is_empty() {
             let piece = rest.split_to(rest.len().min(PIECE_BYTES));
             upload.push(piece).await?;
         }
         let facts = NewFile {
             name: String::new(),
-            content_type: uri.kind.to_owned(),
+            content_type: content_type.to_owned(),
             metadata: Map::new(),
             origin,
             expires_secs,
@@ -150,7 +151,8 @@ impl<'a> JobFiles<'a> {
             if text.len() > DATA_URI_BYTES_MAX
                 && let Some(uri) = DataUri::read(text)
             {
-                let record = self.keep(&uri, FileOrigin::Input, expires_secs).await?;
+                let file = (uri.kind, &uri.bytes);
+                let record = self.keep(file, FileOrigin::Input, expires_secs).await?;
                 kept.push(record.id);
                 *text = file_url(self.base_url, record.id);
                 is_changed = true;
@@ -272,7 +274,8 @@ impl<'a> JobFiles<'a> {
     async fn keep_patiently(self, uri: &DataUri<'_>) -> Result<Arc<FileRecord>, OutputNotStored> {
         let expires_secs = self.files.config().expires_secs;
         for _ in 0..STORE_ATTEMPTS {
-            match self.keep(uri, FileOrigin::Output, expires_secs).await {
+            let file = (uri.kind, &uri.bytes);
+            match self.keep(file, FileOrigin::Output, expires_secs).await {
                 Ok(record) => return Ok(record),
                 Err(refusal) => tracing::warn!(?refusal, "a part of an output cannot be stored"),
             }
@@ -281,7 +284,7 @@ impl<'a> JobFiles<'a> {
     }
 }
 
-fn rejected(pointer: &str, message: &str) -> Refusal {
+pub(super) fn rejected(pointer: &str, message: &str) -> Refusal {
     Refusal::Rejected {
         status: 422,
         pointer: pointer.to_owned(),
@@ -413,11 +416,9 @@ mod tests {
             callbacks: Some("http://c"),
             ..without_listener
         };
-        let large = DataUri {
-            kind: "image/png",
-            bytes: vec![7; INLINE_BYTES_MAX as usize + 1].into(),
-        };
-        let record = own.keep(&large, FileOrigin::Upload, 60).await.unwrap();
+        let large = Bytes::from(vec![7; INLINE_BYTES_MAX as usize + 1]);
+        let record = own.keep(("image/png", &large), FileOrigin::Upload, 60);
+        let record = record.await.unwrap();
         let url = file_url("http://h", record.id);
         let refusal = |refused: Result<_, Refusal>| match refused {
             Err(Refusal::Rejected {
@@ -439,7 +440,7 @@ mod tests {
         assert!(message.contains("`listen.callbacks`"), "{message}");
 
         // What is read as base64 is the file itself, with a listener and without.
-        let encoded = data_uri("image/png", &large.bytes);
+        let encoded = data_uri("image/png", &large);
         for own in [own, without_listener] {
             for (input, expected) in [
                 (

@@ -1,7 +1,7 @@
 //! Output of running jobs as it comes, for those that follow it.
 //!
-//! Not kept: a kill loses it with the run. Bounded for each job by [`EVENTS_MAX`] and [`BYTES_MAX`], and gone a
-//! minute after the end; later followers get the whole output from the store.
+//! Not kept: a kill loses it with the run. Bounded for each job by [`EVENTS_MAX`] and [`BYTES_MAX`], for all that have ended
+//! by [`ENDED_BYTES_MAX`]. Gone a minute after the end; later followers get the whole output from the store.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,11 +16,17 @@ use tokio::sync::Notify;
 const EVENTS_MAX: usize = 4096;
 /// Bytes of text that are kept of one job.
 const BYTES_MAX: usize = 1 << 20;
+/// Events that a follower may be behind while what was written to it does not leave: one that reads is never so late.
+const BEHIND_MAX: u64 = 1024;
 /// Numbers of the events of one run: a follower of another run, also of a process before this one, is not taken for one
 /// of the present.
 const NUMBERS_PER_RUN: u64 = 1 << 32;
 /// Time that events are kept after the end.
 const KEPT_AFTER_END: Millis = Millis::from_secs(60);
+/// Bytes of all outputs whose jobs have ended; the oldest go first. A minute of many ends would take gigabytes.
+const ENDED_BYTES_MAX: usize = 64 << 20;
+/// Bytes that one event or one output takes besides its text, about.
+const ENTRY_BYTES: usize = 128;
 
 /// Place of an event in the output of a job: the moment, and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,6 +150,29 @@ impl LiveOutput {
         }
     }
 
+    fn is_behind(&self, next: u64) -> bool {
+        let state = self.state.lock();
+        let oldest = state
+            .events
+            .front()
+            .map_or(state.next, |event| event.place.number);
+        next < oldest || state.next > next.saturating_add(BEHIND_MAX)
+    }
+
+    /// Ends once a follower that is to get number `next` is more than [`BEHIND_MAX`] events behind, or that event is gone.
+    pub async fn falls_behind(&self, next: u64) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the look, so that no event is missed.
+            changed.as_mut().enable();
+            if self.is_behind(next) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Returns the number of the first event of the present run that is left.
     pub fn first_kept(&self) -> u64 {
         let state = self.state.lock();
@@ -167,30 +196,68 @@ impl LiveOutput {
         self.changed.notify_waiters();
     }
 
-    fn end(&self, now: StoreTime) {
-        self.state.lock().ended = Some(now);
+    /// Marks the end. Returns the bytes that are still held.
+    fn end(&self, now: StoreTime) -> usize {
+        let mut state = self.state.lock();
+        state.ended = Some(now);
+        // The object is shown from the store from now on.
+        state.pieces = SharedPieces::default();
+        let bytes = state.bytes + (state.events.len() + 1) * ENTRY_BYTES;
+        drop(state);
         self.changed.notify_waiters();
+        bytes
     }
 
-    fn is_over(&self, now: StoreTime) -> bool {
-        let ended = self.state.lock().ended;
-        ended.is_some_and(|ended| ended + KEPT_AFTER_END <= now)
+    /// Returns whether the job ended at this moment, and has not begun again since.
+    fn has_ended_at(&self, moment: StoreTime) -> bool {
+        self.state.lock().ended == Some(moment)
+    }
+}
+
+/// Output whose job has ended.
+struct EndedOutput {
+    job: JobId,
+    moment: StoreTime,
+    bytes: usize,
+}
+
+/// Outputs by job, and those that have ended, oldest first.
+#[derive(Default)]
+struct KeptOutputs {
+    by_job: HashMap<JobId, Arc<LiveOutput>>,
+    ended: VecDeque<EndedOutput>,
+    ended_bytes: usize,
+}
+
+impl KeptOutputs {
+    /// Forgets the ends whose time is over, and the oldest beyond the bound.
+    fn forget_ended(&mut self, now: StoreTime) {
+        while let Some(oldest) = self.ended.front()
+            && (oldest.moment + KEPT_AFTER_END <= now || self.ended_bytes > ENDED_BYTES_MAX)
+        {
+            let found = self.by_job.get(&oldest.job);
+            if found.is_some_and(|output| output.has_ended_at(oldest.moment)) {
+                self.by_job.remove(&oldest.job);
+            }
+            self.ended_bytes -= oldest.bytes;
+            self.ended.pop_front();
+        }
     }
 }
 
 /// Outputs of the jobs that run in this process, or ended lately.
 #[derive(Default)]
 pub struct LiveOutputs {
-    /// Held for one look-up.
-    outputs: Mutex<HashMap<JobId, Arc<LiveOutput>>>,
+    /// Held for one look-up, and for the removal of what has been added since the last one.
+    outputs: Mutex<KeptOutputs>,
 }
 
 impl LiveOutputs {
     /// Begins the output of a run, the `epoch`th of its job.
     pub fn begin(self: &Arc<Self>, (job, epoch): (JobId, u32), now: StoreTime) -> LiveRun {
         let mut outputs = self.outputs.lock();
-        outputs.retain(|_, output| !output.is_over(now));
-        let output = Arc::clone(outputs.entry(job).or_default());
+        outputs.forget_ended(now);
+        let output = Arc::clone(outputs.by_job.entry(job).or_default());
         drop(outputs);
         output.begin(epoch);
         LiveRun {
@@ -204,7 +271,7 @@ impl LiveOutputs {
 
     /// Returns the output of a job.
     pub fn get(&self, job: &JobId) -> Option<Arc<LiveOutput>> {
-        self.outputs.lock().get(job).cloned()
+        self.outputs.lock().by_job.get(job).cloned()
     }
 }
 
@@ -222,7 +289,15 @@ impl LiveRun {
     /// The job ends with this run.
     pub fn end(mut self, now: StoreTime) {
         self.is_final = true;
-        self.output.end(now);
+        let bytes = self.output.end(now);
+        let mut outputs = self.outputs.outputs.lock();
+        outputs.ended_bytes += bytes;
+        outputs.ended.push_back(EndedOutput {
+            job: self.job,
+            moment: now,
+            bytes,
+        });
+        outputs.forget_ended(now);
     }
 }
 
@@ -234,7 +309,7 @@ impl Drop for LiveRun {
         // The job may run again before this is dropped.
         let first = u64::from(self.epoch.saturating_sub(1)) * NUMBERS_PER_RUN;
         if self.output.state.lock().first_of_run == first {
-            self.outputs.outputs.lock().remove(&self.job);
+            self.outputs.outputs.lock().by_job.remove(&self.job);
         }
     }
 }
@@ -266,6 +341,22 @@ mod tests {
             Some(EventPlaceId { ms: 7, number: 1 })
         );
         assert_eq!(EventPlaceId::read("7"), None);
+    }
+
+    #[tokio::test]
+    async fn a_follower_falls_behind_after_1024_further_events() {
+        let output = LiveOutput::default();
+        for _ in 0..BEHIND_MAX {
+            output.push("x", StoreTime(0));
+        }
+        let behind = output.falls_behind(0);
+        tokio::pin!(behind);
+        assert!(futures_util::poll!(behind.as_mut()).is_pending());
+        output.push("x", StoreTime(0));
+        assert!(futures_util::poll!(behind.as_mut()).is_ready());
+        assert!(!output.is_behind(1));
+        output.push(&"x".repeat(BYTES_MAX), StoreTime(0));
+        assert!(output.is_behind(BEHIND_MAX), "what it needs is gone");
     }
 
     #[test]
@@ -301,5 +392,34 @@ mod tests {
         let next = StoreTime(0) + KEPT_AFTER_END;
         drop(outputs.begin((other, 1), next));
         assert!(outputs.get(&id()).is_none() && outputs.get(&other).is_none());
+    }
+
+    #[test]
+    fn ended_outputs_together_have_a_bound_and_the_oldest_go_first() {
+        let outputs = Arc::new(LiveOutputs::default());
+        let text = "x".repeat(BYTES_MAX / 2);
+        let id = |number: u8| JobId::from_random(None, [number; 16]);
+        for number in 0..200 {
+            let run = outputs.begin((id(number), 1), StoreTime(0));
+            run.output.push(&text, StoreTime(0));
+            run.end(StoreTime(0));
+        }
+        let kept = (0..200).filter(|number| outputs.get(&id(*number)).is_some());
+        let kept: Vec<u8> = kept.collect();
+        assert_eq!(kept.len(), 127);
+        assert_eq!(kept.first(), Some(&73));
+        assert_eq!(outputs.outputs.lock().ended.len(), 127);
+    }
+
+    #[test]
+    fn a_job_that_has_begun_again_outlives_its_former_end() {
+        let outputs = Arc::new(LiveOutputs::default());
+        outputs.begin((id(), 1), StoreTime(0)).end(StoreTime(0));
+        let again = outputs.begin((id(), 2), StoreTime(1));
+        let other = JobId::from_random(None, [2; 16]);
+        drop(outputs.begin((other, 1), StoreTime(0) + KEPT_AFTER_END));
+        assert!(outputs.get(&id()).is_some());
+        drop(again);
+        assert!(outputs.get(&id()).is_none());
     }
 }

@@ -3,6 +3,7 @@
 //! Not a second pipeline: a job is a stored request, and its run is the request pipeline's with another receiver.
 //! Callers submit, read, list and cancel through [`Jobs`]; nothing else of the module is theirs.
 
+mod attempts;
 mod catalog;
 mod config;
 #[cfg(test)]
@@ -13,6 +14,9 @@ mod embedded;
 mod ends;
 mod events;
 mod file_values;
+mod following;
+mod former_submit;
+mod input_files;
 mod kept_ends;
 mod key;
 mod live;
@@ -20,11 +24,15 @@ mod moderation;
 mod object;
 mod operator;
 mod output;
+mod queue_history;
 mod readiness;
 mod receiver;
+mod reconcile;
 mod request;
 mod run;
 mod run_body;
+mod run_records;
+mod run_writes;
 mod service;
 mod signals;
 mod store;
@@ -36,6 +44,7 @@ mod webhook;
 mod weights;
 mod worker;
 
+pub use attempts::JobAttempt;
 pub use catalog::CatalogModel;
 pub use config::{JobChoices, JobsConfig, ReplicateConfig};
 pub use deployments::Deployment;
@@ -44,12 +53,13 @@ pub use events::EventPlace;
 pub use live::{EventPlaceId, LiveEvent};
 pub use object::{ShownStatus, replicate_object};
 pub use operator::RequeueError;
-pub use request::{JobResult, StoredRequest};
+pub use queue_history::QueueSnapshot;
+pub use request::{JobResult, StoredRequest, stream_token};
 pub use service::Jobs;
 pub use signals::JobSignals;
 pub use store::{
     EndRecord, EndRenderer, IdempotencyKey, JobListing, JobStore, NewStoredJob, PendingWebhook,
-    StoreStats, StoredEnd, StoredJob,
+    SettlementResult, StoreStats, StoredEnd, StoredJob,
 };
 pub use store_clock::{StoreClock, rfc3339_micros};
 pub use submit_request::SubmitRequest;

@@ -51,7 +51,8 @@ pub fn replicate_object(choices: &JobChoices, job: &StoredJob, shown: ShownStatu
         id,
         model: &request.shown_model,
         version: &request.version,
-        input: Some(&*request.input).filter(|_| !job.is_data_removed),
+        input: Some(&*request.input)
+            .filter(|_| !job.is_data_removed && request.input_file.is_none()),
         output: result.and_then(|result| result.output.as_deref()),
         logs: result.map_or("", |result| &result.logs),
         error: result.and_then(|result| result.error.as_deref()),
@@ -72,14 +73,18 @@ pub fn replicate_object(choices: &JobChoices, job: &StoredJob, shown: ShownStatu
         webhook: request.webhook.as_deref(),
         webhook_events_filter: events.map(|events| events.iter().map(|event| &**event).collect()),
         destination: request.destination.as_deref(),
-        own: own_facts(job),
+        own: own_facts(job, &request),
     };
     view.to_bytes()
 }
 
 /// Facts that the API has no member for.
-fn own_facts(job: &StoredJob) -> Map<String, Value> {
+fn own_facts(job: &StoredJob, request: &StoredRequest) -> Map<String, Value> {
     let mut facts = Map::new();
+    if let Some(file) = request.input_file.filter(|_| !job.is_data_removed) {
+        let note = format!("left out: {} bytes, kept as a file", file.bytes);
+        facts.insert("input".to_owned(), note.into());
+    }
     let status = job.state.public_status(job.progress.started.is_some());
     facts.insert("status".to_owned(), status.into());
     let reason = job.reason.map(|reason| reason.code());

@@ -9,11 +9,14 @@ use infergate_core::api::replicate::VersionName;
 use infergate_core::job::{DeployableKey, DeployableState, EndReason, JobId, JobKind, WorkerId};
 use infergate_core::{AccountId, Refusal};
 
+use super::attempts::JobAttempt;
 use super::catalog::CatalogModel;
-use super::request::StoredRequest;
+use super::queue_history::QueueSnapshot;
+use super::request::{StoredRequest, stream_token};
 use super::service::{Jobs, unavailable};
 use super::store::{JobStore, StoreStats, StoredJob};
 use super::submit_request::SubmitRequest;
+use crate::telemetry::duty_metrics::DutyCounts;
 use crate::telemetry::job_metrics::{JobLevels, JobQueueLevels};
 use crate::upstream::ModelRuntime;
 
@@ -38,6 +41,9 @@ pub enum RequeueError {
     /// The stored request cannot be read.
     #[error("the stored request of the job cannot be read")]
     Damaged,
+    /// The input is in a file that is not there any more.
+    #[error("the input of the job is in a file that is not there any more")]
+    InputGone,
     /// The account is not configured any more.
     #[error("the account of the job is not configured any more")]
     NoAccount,
@@ -76,6 +82,9 @@ impl Jobs {
             queues: stats.deployables.iter().filter_map(queue).collect(),
             is_up: problem.is_none(),
             is_accepting: self.refusal_reason().is_none(),
+            memory_ratio: stats.live_bytes as f64
+                / (self.choices().jobs.embedded.max_mib << 20) as f64,
+            files: self.files.level(),
         }
     }
 
@@ -87,6 +96,21 @@ impl Jobs {
         let max_mib = self.choices().jobs.embedded.max_mib;
         let is_full = self.store.levels().live_bytes >= max_mib << 20;
         is_full.then(|| format!("jobs that have not ended fill its {max_mib} MiB").into())
+    }
+
+    /// Returns the counts of the duties of the process.
+    pub fn duties(&self) -> Vec<DutyCounts> {
+        self.shared.metrics.jobs().duties.counts().to_vec()
+    }
+
+    /// Returns the counts of a queue over the last two minutes, about one a second.
+    pub fn snapshots(&self, queue: &DeployableKey) -> Vec<QueueSnapshot> {
+        self.store.snapshots(queue)
+    }
+
+    /// Returns the attempts of a job in this process, as far as they are known.
+    pub fn attempts(&self, job: &JobId) -> Vec<JobAttempt> {
+        self.attempts.of(job)
     }
 
     /// Returns the worker of this process.
@@ -183,7 +207,18 @@ impl Jobs {
             return Err(RequeueError::Live);
         }
         let mut request = StoredRequest::read(&ended.payload).map_err(|_| RequeueError::Damaged)?;
+        // The new job has a file of its own: that of the former one goes with its record.
+        let restored = self.restore_shown(&ended, &mut request, u64::MAX).await;
+        restored.map_err(|refusal| match refusal {
+            Refusal::Rejected { .. } => RequeueError::InputGone,
+            other => RequeueError::Refused(other),
+        })?;
         request.retry_of = Some(id);
+        if request.stream_token.is_some() {
+            // A token is of one job alone: who follows the former one has not got this one.
+            let token = stream_token().map_err(|_| RequeueError::Refused(Refusal::JobsUnavailable));
+            request.stream_token = Some(token?);
+        }
         let definition = &ended.definition;
         let accounts = Arc::clone(&self.shared.snapshot.load().accounts);
         let is_known = accounts.known(&definition.account).is_some()
@@ -274,6 +309,7 @@ mod tests {
             running: 0,
             accepted: 0,
             finished: 0,
+            last_submit: None,
             expected_hold: Millis(1),
             is_paused: false,
         };

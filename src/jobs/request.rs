@@ -11,14 +11,43 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::files::FileId;
+
 /// Version of both documents.
 const DOCUMENT_VERSION: u8 = 1;
+
+/// Beginning of a document whose input is in a file, up to the id of that.
+const INPUT_FILE_PREFIX: &str = r#"{"v":1,"input_file":{"id":""#;
+/// First bytes of a document that tell whether its input is in a file, and in which one.
+pub const INPUT_FILE_BYTES: usize = INPUT_FILE_PREFIX.len() + 32;
+
+/// File with the input of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputFile {
+    /// Its id.
+    pub id: FileId,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl InputFile {
+    /// Returns the id of the file that a document names by its first [`INPUT_FILE_BYTES`]; none where the input is in it.
+    pub fn id_of(document: &[u8]) -> Option<FileId> {
+        let rest = document.strip_prefix(INPUT_FILE_PREFIX.as_bytes())?;
+        let id = rest.get(..INPUT_FILE_BYTES - INPUT_FILE_PREFIX.len())?;
+        std::str::from_utf8(id).ok()?.parse().ok()
+    }
+}
 
 /// Request of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoredRequest {
     /// Version of the document.
     pub v: u8,
+    /// File with the input, where that is too large for the document: `input` is null then. The second member, so that
+    /// it is found in the first bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_file: Option<InputFile>,
     /// Input of the model, as the client sent it.
     pub input: Box<RawValue>,
     /// Model as the object names it.
@@ -81,6 +110,16 @@ impl StoredRequest {
         // Texts and raw JSON: there is nothing that could not be written.
         serde_json::to_vec(self).unwrap_or_default()
     }
+}
+
+/// Makes a token of a stream that cannot be guessed, also by those who know many others.
+///
+/// # Errors
+/// The system has no random bytes.
+pub fn stream_token() -> Result<Arc<str>, getrandom::Error> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random)?;
+    Ok(hex::encode(random).into())
 }
 
 /// Request line of a job's run: as if the model had been called live.
@@ -161,6 +200,21 @@ mod tests {
     fn a_model_in_a_target_is_one_segment() {
         let (_, target) = run_target(&ModelId::from("@cf/meta/a b?c"));
         assert_eq!(target, "/ai/run/@cf%2Fmeta%2Fa%20b%3Fc");
+    }
+
+    #[test]
+    fn a_document_tells_the_file_of_its_input_by_its_first_bytes() {
+        let text = r#"{"v":1,"input":{"input_file":{"id":"x"}},"shown_model":"a/b","version":"c","base_url":"http://h","api":"replicate"}"#;
+        let mut request = StoredRequest::read(text.as_bytes()).unwrap();
+        assert_eq!(InputFile::id_of(text.as_bytes()), None);
+        let id = FileId::random();
+        request.input_file = Some(InputFile { id, bytes: 7 });
+        let document = request.to_payload();
+        assert_eq!(InputFile::id_of(&document), Some(id));
+        assert_eq!(InputFile::id_of(&document[..INPUT_FILE_BYTES]), Some(id));
+        assert_eq!(InputFile::id_of(&document[..INPUT_FILE_BYTES - 1]), None);
+        let read = StoredRequest::read(&document).unwrap();
+        assert_eq!(read.input_file, request.input_file);
     }
 
     #[test]

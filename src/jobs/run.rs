@@ -4,42 +4,44 @@
 //! model server does not wait for the disk.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use infergate_core::job::{
-    EndReason, JobDefinition, JobKind, JobState, Release, ReleaseCause, RunEnd, StoreTime,
-    TakenJob, WorkerId, WriteResult,
+    EndReason, JobDefinition, JobKind, JobState, ReleaseCause, StoreTime, TakenJob, WorkerId,
 };
-use infergate_core::model::{Access, AccountSpec, Catalog};
+use infergate_core::model::WhenQuotaUsed;
 use infergate_core::trace_context::TRACEPARENT;
 use infergate_core::{Millis, Refusal};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 
-use super::ends::{
-    RunDecision, RunFacts, decide, next_midnight, outcome, quota_pause, refusal_text,
-};
+use super::attempts::AttemptLog;
+use super::ends::{RunDecision, RunFacts, decide, outcome, quota_pause, refusal_text};
 use super::events::{self, EndTimes};
 use super::file_values::{InputFileRules, JobFiles, OutputNotStored};
-use super::kept_ends::{KeptEnds, WritePauses};
+use super::kept_ends::KeptEnds;
 use super::live::{LiveOutput, LiveOutputs};
 use super::moderation::Moderator;
 use super::output::OutputCollector;
-use super::readiness::{NotRun, before_run};
+use super::readiness::{NotRun, before_run, check_trained, stopped};
 use super::receiver::JobDownstream;
 use super::request::{JobResult, StoredRequest, run_target};
-use super::run_body::{run_body, training_context};
-use super::signals::{JobSignals, StopCause};
-use super::store::{EndRecord, JobStore, StoredEnd, StoredRun};
+use super::signals::{JobSignals, RunGuard, StopCause};
+use super::store::{EndRecord, JobStore, StoredRun};
 use super::store_clock::StoreClock;
 use super::webhook::{JobNotices, WebhookClient};
 use crate::files::Files;
 use crate::http1::Fields;
 use crate::pipeline::{
-    AuthenticatedRequest, InferenceRequest, JobHeader, RequestContext, RequestError,
+    AuthenticatedRequest, InferenceRequest, JobHeader, OwedCharge, RequestContext, RequestError,
     RequestedOperation, run, settle_account,
 };
 use crate::state::Shared;
 use crate::upstream::Permit;
+
+/// API of the submit of a job whose request cannot be read.
+const NO_API: &str = "";
 
 /// Parts that runs of one process need.
 pub struct RunContext {
@@ -55,6 +57,8 @@ pub struct RunContext {
     pub clock: StoreClock,
     /// Outputs as they come.
     pub live: Arc<LiveOutputs>,
+    /// Attempts for operators.
+    pub attempts: Arc<AttemptLog>,
     /// Client of receivers.
     pub webhooks: Arc<WebhookClient>,
     /// Files of accounts.
@@ -74,9 +78,40 @@ struct FinishedRun {
     api: Arc<str>,
 }
 
+/// Cause for which the files of an output were not waited for.
+enum OutputCut {
+    Stopped(StopCause),
+    Late(EndReason),
+}
+
+impl FinishedRun {
+    /// The output is not there whole: the job was stopped, or its time was over.
+    fn cut(&mut self, cut: OutputCut) {
+        self.result.output = None;
+        match cut {
+            OutputCut::Stopped(cause) => self.facts.stop = cause,
+            OutputCut::Late(reason) => {
+                self.facts.time_over = Some(reason);
+                self.facts.is_cut = true;
+            }
+        }
+    }
+}
+
 impl RunContext {
+    /// Registers a taken job as a run of this process, until the guard is dropped.
+    pub fn register(&self, taken: &TakenJob) -> (RunGuard, watch::Receiver<StopCause>) {
+        let (id, epoch) = (taken.definition.id, taken.progress.epoch);
+        self.signals.register_run(id, epoch)
+    }
+
     /// Runs a taken job to its end.
-    pub async fn run(&self, stored: StoredRun, permit: Permit) {
+    pub async fn run(
+        &self,
+        stored: StoredRun,
+        permit: Permit,
+        (_guard, stop): (RunGuard, watch::Receiver<StopCause>),
+    ) {
         let StoredRun {
             taken,
             payload,
@@ -84,14 +119,15 @@ impl RunContext {
         } = stored;
         self.count_start(&taken);
         let (id, epoch) = (taken.definition.id, taken.progress.epoch);
-        let (_guard, stop) = self.signals.register_run(id, epoch);
+        self.attempts
+            .begin((id, epoch), &permit.target.url, self.clock.now());
         let mut request = match StoredRequest::read(&payload) {
             Ok(request) => request,
             Err(error) => {
                 tracing::error!(job = %id, %error, "the stored request of a job cannot be read");
                 drop(permit);
                 let end = NotRun::Ends(EndReason::InvalidInput, None);
-                return self.leave(&taken, end).await;
+                return self.leave(&taken, end, NO_API).await;
             }
         };
         let choices = self.webhooks.choices();
@@ -103,21 +139,37 @@ impl RunContext {
             rules: &InputFileRules::of(&self.shared, &taken.definition.model),
             base_url: &base_url,
         };
+        if let Err(not_run) = self.admit(&taken, &request) {
+            drop(permit);
+            return self.leave(&taken, not_run, &request.api).await;
+        }
+        let (began, mut stop_of_files) = (Instant::now(), stop.clone());
+        // Receivers see the input as it is stored.
+        let noticed = request.webhook.is_some().then(|| request.clone());
         let prepared = self.prepare(&taken, own, &mut request);
         if let Err(not_run) = before_run(&taken, stop.clone(), prepared).await {
             // Others need it while the end is written.
             drop(permit);
-            return self.leave(&taken, not_run).await;
+            return self.leave(&taken, not_run, &request.api).await;
         }
         let live = self.live.begin((id, epoch), self.clock.now());
         let output = Arc::clone(&live.output);
         let mut receiver = self.receiver((&taken, &request), stop, output);
         receiver.weights_changed = weights_changed;
         let output = Arc::clone(&live.output);
-        let notices = JobNotices::of(&self.webhooks, self.clock, (&taken, &request), output);
+        let noticed = (&taken, noticed.as_ref().unwrap_or(&request));
+        let notices = JobNotices::of(&self.webhooks, self.clock, noticed, output);
         let running = Box::pin(self.infer(&taken, &request, receiver, permit));
         let mut finished = JobNotices::during(notices, running).await;
-        RunContext::keep_output(own, &mut finished).await;
+        let left = Duration::from_millis(taken.time_left.0).saturating_sub(began.elapsed());
+        let cut = tokio::select! {
+            () = RunContext::keep_output(own, &mut finished) => None,
+            cause = stopped(&mut stop_of_files) => Some(OutputCut::Stopped(cause)),
+            () = sleep(left) => Some(OutputCut::Late(taken.end_reason)),
+        };
+        if let Some(cut) = cut {
+            finished.cut(cut);
+        }
         if self.settle(&taken, finished).await {
             live.end(self.clock.now());
         }
@@ -132,10 +184,9 @@ impl RunContext {
     ) -> Result<(), NotRun> {
         let definition = &taken.definition;
         let job = definition.id;
-        let end = definition.limits.next_end(taken.progress.started);
-        match own.restore_values(&request.input, end.at.0).await {
-            Ok(Some(input)) => request.input = input,
-            Ok(None) => {}
+        let end = definition.limits.next_end(taken.progress.timed_from());
+        match own.restore(request, end.at.0).await {
+            Ok(()) => {}
             Err(Refusal::JobsUnavailable) => {
                 tracing::warn!(%job, "a job waits for its files, which cannot be read");
                 return Err(NotRun::Released(ReleaseCause::NoServer));
@@ -163,10 +214,14 @@ impl RunContext {
     }
 
     /// Ends or releases a job that is not run.
-    async fn leave(&self, taken: &TakenJob, not_run: NotRun) {
+    async fn leave(&self, taken: &TakenJob, not_run: NotRun, api: &str) {
         match not_run {
-            NotRun::Ends(reason, text) => self.finish_unrun(taken, reason, text).await,
+            NotRun::Ends(reason, text) => self.finish_unrun(taken, (reason, text), api).await,
             NotRun::Released(cause) => self.release(taken, cause, None).await,
+            NotRun::Waits(until) => {
+                self.release(taken, ReleaseCause::QuotaWait, Some(until))
+                    .await;
+            }
             NotRun::Lost => {}
         }
     }
@@ -226,6 +281,7 @@ impl RunContext {
             event_id: format!("{}:{}", definition.id, taken.progress.epoch).into(),
             account: definition.account.clone(),
             deadline,
+            age: self.clock.now().since(definition.created),
         };
         let mut ctx = RequestContext::for_job(shared, shared.drain.enter(), header);
         // A training runs on its trainer's endpoints alone, one at a time on each.
@@ -248,28 +304,29 @@ impl RunContext {
         };
         let is_success = (200..300).contains(&receiver.status);
         let error = receiver.output.error();
-        let snapshot = shared.snapshot.load();
-        let spec = snapshot.catalog.model(definition.model.as_str());
+        let has_failed = ctx.has_model_failed;
+        let is_cut = is_aborted || (is_success && receiver.output.is_stream_cut());
         let facts = RunFacts {
             status: receiver.status,
-            is_cut: is_aborted || (is_success && receiver.output.is_stream_cut()),
+            is_cut,
             stop: receiver.stop_cause(),
             time_over: is_late.then_some(taken.end_reason),
             is_too_large: receiver.is_too_large,
             is_unstored: false,
             was_sent: ctx.attempts > 0,
-            has_error: is_success && error.is_some(),
-            when_quota_used: spec
-                .map(|(_, spec)| spec.jobs.when_quota_used)
-                .unwrap_or_default(),
+            // A stream that broke off ends with an error event of ours.
+            has_error: has_failed || (is_success && !is_cut && error.is_some()),
+            when_quota_used: self.quota_rule(definition),
             refusal,
         };
-        let refused = facts.refusal.as_ref().map(refusal_text);
+        // What a server says of its own failure may name paths and addresses.
+        let text = facts.refusal.as_ref().map(refusal_text).or(error);
+        let text = text.filter(|_| !has_failed);
         let output = receiver.output.output().filter(|_| is_success);
         let result = JobResult {
             v: StoredRequest::VERSION,
             output,
-            error: refused.or(error),
+            error: text,
             ..JobResult::default()
         };
         FinishedRun {
@@ -278,6 +335,14 @@ impl RunContext {
             ctx,
             api: Arc::clone(&request.api),
         }
+    }
+
+    fn quota_rule(&self, definition: &JobDefinition) -> WhenQuotaUsed {
+        let snapshot = self.shared.snapshot.load();
+        let spec = snapshot.catalog.model(definition.model.as_str());
+        spec.map_or_else(WhenQuotaUsed::default, |(_, spec)| {
+            spec.jobs.when_quota_used
+        })
     }
 
     fn begin_trace(&self, ctx: &mut RequestContext, taken: &TakenJob, weights_changed: bool) {
@@ -315,15 +380,11 @@ impl RunContext {
             .catalog
             .model(definition.model.as_str())
             .ok_or(Refusal::NoSuchModel)?;
-        let context = match definition.kind {
-            JobKind::Training => {
-                let account = &authenticated.account.spec;
-                check_trained(&snapshot.catalog, account, definition, request)?;
-                Some(training_context(request))
-            }
-            _ => None,
-        };
-        let body = run_body(&request.input, operation, spec.task, context)?;
+        if definition.kind == JobKind::Training {
+            let account = &authenticated.account.spec;
+            check_trained(&snapshot.catalog, account, definition, request)?;
+        }
+        let body = request.run_body(definition.kind, spec.task)?;
         // A job of weights comes with a permit of their base. One for an endpoint that its model has not got any more
         // goes back.
         let permit = permit.lend_to(&snapshot.models.get(at).gate);
@@ -365,7 +426,9 @@ impl RunContext {
                     true => {
                         ctx.waive_charge();
                         // Its trace is kept; the event is that of the run which ends the job.
-                        drop(ctx.take_event());
+                        if let Some((event, _)) = ctx.take_event() {
+                            self.note_attempt(taken, event.upstream.as_ref(), event.trace_id);
+                        }
                     }
                     false => ctx.discard(),
                 }
@@ -379,10 +442,10 @@ impl RunContext {
             RunDecision::WaitForQuota => {
                 ctx.discard();
                 drop(ctx);
-                let tomorrow = next_midnight(self.clock.now());
-                self.release(taken, ReleaseCause::QuotaWait, Some(tomorrow))
-                    .await;
-                return false;
+                let not_run = self.when_quota_used(taken, WhenQuotaUsed::Wait);
+                let is_end = matches!(not_run, NotRun::Ends(..));
+                self.leave(taken, not_run, &api).await;
+                return is_end;
             }
             RunDecision::Nothing => {
                 ctx.discard();
@@ -396,7 +459,8 @@ impl RunContext {
             result.error = Some(text.unwrap_or_else(|| reason.text().to_owned()));
         }
         ctx.set_outcome(outcome(state, reason));
-        if !is_charged {
+        let is_failure_charged = reason == Some(EndReason::ModelError) && ctx.charges_failures();
+        if !is_charged && !is_failure_charged {
             ctx.waive_charge();
         }
         let record = self.record(taken, (state, reason), (result, &api), &mut ctx);
@@ -412,19 +476,21 @@ impl RunContext {
         end: (JobState, Option<EndReason>),
         (mut result, api): (JobResult, &str),
         ctx: &mut RequestContext,
-    ) -> EndRecord {
+    ) -> (EndRecord, Option<OwedCharge>) {
         let now = self.clock.now();
         let times = EndTimes {
             ended: now,
             started: taken.progress.started,
             taken: taken.progress.taken,
         };
-        let Some(mut event) = ctx.take_event() else {
-            return EndRecord {
+        let Some((mut event, owed)) = ctx.take_event() else {
+            let record = EndRecord {
                 result: result.to_bytes().into(),
                 event: Bytes::new(),
             };
+            return (record, None);
         };
+        self.note_attempt(taken, event.upstream.as_ref(), event.trace_id);
         let (definition, progress) = (&taken.definition, &taken.progress);
         events::complete_event(&mut event, definition, progress, end, times, api);
         let secs = |from: StoreTime| now.since(from).0 as f64 / 1000.0;
@@ -446,137 +512,38 @@ impl RunContext {
         );
         result.neurons = event.neurons.unwrap_or(0.0);
         result.upstream = event.upstream.clone();
-        EndRecord {
+        let record = EndRecord {
             result: result.to_bytes().into(),
             event: events::line(&event, self.shared.clock).into(),
-        }
+        };
+        (record, owed)
     }
 
-    /// Ends a job that could not be run.
-    async fn finish_unrun(&self, taken: &TakenJob, reason: EndReason, text: Option<String>) {
+    /// Ends a job that could not be run. `api` is that of its submit, empty where that is not known.
+    async fn finish_unrun(
+        &self,
+        taken: &TakenJob,
+        (reason, text): (EndReason, Option<String>),
+        api: &str,
+    ) {
         let end = (reason.state(true), Some(reason));
         let header = JobHeader {
             event_id: format!("{}:{}", taken.definition.id, taken.progress.epoch).into(),
             account: taken.definition.account.clone(),
             deadline: Millis::MAX,
+            age: Millis(0),
         };
         let shared = &self.shared;
         let mut ctx = RequestContext::for_job(shared, shared.drain.enter(), header);
         let result = JobResult::failed(text.unwrap_or_else(|| reason.text().to_owned()));
-        let record = self.record(taken, end, (result, ""), &mut ctx);
+        let record = self.record(taken, end, (result, api), &mut ctx);
         drop(ctx);
         self.write_end(taken, end, record).await;
     }
 
     /// Ends a job whose deployment has another model than when it was created.
     pub async fn end_moved(&self, taken: &TakenJob) {
-        self.finish_unrun(taken, EndReason::ModelRemoved, None)
-            .await;
-    }
-
-    /// Writes an end, again and again until the store has it or knows better. Beyond the bound of ends that are kept,
-    /// the job is queued again.
-    async fn write_end(
-        &self,
-        taken: &TakenJob,
-        (state, reason): (JobState, Option<EndReason>),
-        record: EndRecord,
-    ) {
-        let job = taken.definition.id;
-        let mut kept = None;
-        let mut pauses = WritePauses::default();
-        loop {
-            let end = StoredEnd {
-                end: RunEnd {
-                    id: job,
-                    epoch: taken.progress.epoch,
-                    state,
-                    reason,
-                },
-                record: record.clone(),
-            };
-            match self.store.finish(&self.worker, end).await {
-                Ok(WriteResult::Done | WriteResult::Already) => break,
-                Ok(WriteResult::Stale) => {
-                    self.shared.metrics.jobs().record_refused_write("finish");
-                    tracing::debug!(%job, "the end of a job was written by another");
-                    break;
-                }
-                Err(error) if kept.is_none() => {
-                    let bytes = record.result.len() + record.event.len();
-                    kept = self.kept.keep(bytes as u64);
-                    if kept.is_none() {
-                        tracing::error!(%job, %error, "too many ends of jobs are kept in memory: the job will run again");
-                        return self.release(taken, ReleaseCause::LostReply, None).await;
-                    }
-                    tracing::warn!(%job, %error, "the end of a job is kept in memory until the store takes it");
-                }
-                Err(error) => tracing::debug!(%job, %error, "the end of a job is still kept"),
-            }
-            tokio::time::sleep(pauses.next()).await;
-        }
-        if kept.take().is_some() {
-            // The worker may take jobs again.
-            self.signals.work.notify_one();
-        }
-    }
-
-    async fn release(&self, taken: &TakenJob, cause: ReleaseCause, not_before: Option<StoreTime>) {
-        let job = taken.definition.id;
-        tracing::debug!(%job, cause = cause.name(), "a job is queued again");
-        let mut pauses = WritePauses::default();
-        loop {
-            let release = Release {
-                id: job,
-                epoch: taken.progress.epoch,
-                cause,
-                not_before,
-            };
-            match self.store.release(&self.worker, release).await {
-                Ok(result) => return self.count_release(cause, result),
-                Err(error) => {
-                    tracing::warn!(%job, %error, "a job cannot be queued again yet");
-                    tokio::time::sleep(pauses.next()).await;
-                }
-            }
-        }
-    }
-}
-
-impl RunContext {
-    /// Counts the first start of a job.
-    fn count_start(&self, taken: &TakenJob) {
-        let definition = &taken.definition;
-        if taken.progress.epoch == 1 {
-            let started = taken.progress.started.unwrap_or(definition.created);
-            let delay = started.since(definition.created).0;
-            let metrics = self.shared.metrics.jobs();
-            metrics.record_start(&definition.model, definition.deployable.as_str(), delay);
-        }
-    }
-
-    fn count_release(&self, cause: ReleaseCause, result: WriteResult) {
-        let metrics = self.shared.metrics.jobs();
-        match result {
-            WriteResult::Done => metrics.record_released(cause.name(), 1),
-            WriteResult::Stale => metrics.record_refused_write("release"),
-            WriteResult::Already => {}
-        }
-    }
-}
-
-/// Checks that the model of a training is still trained by the job's model, and the account's to use.
-fn check_trained(
-    catalog: &Catalog,
-    account: &AccountSpec,
-    definition: &JobDefinition,
-    request: &StoredRequest,
-) -> Result<(), Refusal> {
-    let trained = catalog.model(&request.shown_model).map(|(_, spec)| spec);
-    let trained = trained.filter(|spec| spec.trainer.as_ref() == Some(&definition.model));
-    let trained = trained.ok_or(Refusal::NoSuchModel)?;
-    match Catalog::access(account, trained) {
-        Access::Allowed => Ok(()),
-        Access::Denied | Access::Hidden => Err(Refusal::NotAllowed),
+        let end = (EndReason::ModelRemoved, None);
+        self.finish_unrun(taken, end, NO_API).await;
     }
 }

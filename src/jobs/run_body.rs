@@ -4,20 +4,29 @@
 
 use bytes::Bytes;
 use infergate_core::Refusal;
-use infergate_core::api::Operation;
+use infergate_core::job::JobKind;
 use infergate_core::model::Task;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::request::StoredRequest;
 
-/// Returns what a trainer is told besides the input: the destination, and what is trained.
-pub fn training_context(request: &StoredRequest) -> Value {
-    json!({
-        "destination": request.destination,
-        "model": request.shown_model,
-        "version": request.version,
-    })
+impl StoredRequest {
+    /// Returns the body of a run on a model of this task. A trainer is told besides the input the destination, and
+    /// what is trained.
+    ///
+    /// # Errors
+    /// As [`run_body`].
+    pub fn run_body(&self, kind: JobKind, task: Task) -> Result<Bytes, Refusal> {
+        let context = (kind == JobKind::Training).then(|| {
+            json!({
+                "destination": self.destination,
+                "model": self.shown_model,
+                "version": self.version,
+            })
+        });
+        run_body(&self.input, task, context)
+    }
 }
 
 /// Returns the body of the run: the input, with its context where it has one, and as a stream where texts are
@@ -25,13 +34,7 @@ pub fn training_context(request: &StoredRequest) -> Value {
 ///
 /// # Errors
 /// An input that is no object and has to be one.
-pub fn run_body(
-    input: &RawValue,
-    operation: Operation,
-    task: Task,
-    context: Option<Value>,
-) -> Result<Bytes, Refusal> {
-    debug_assert_eq!(operation, Operation::Run, "jobs are runs");
+fn run_body(input: &RawValue, task: Task, context: Option<Value>) -> Result<Bytes, Refusal> {
     let is_text = matches!(task, Task::TextGeneration | Task::ImageTextToText);
     let text = input.get();
     if !is_text && context.is_none() {
@@ -58,16 +61,16 @@ mod tests {
     #[test]
     fn texts_are_streamed_and_other_inputs_stay_as_they_are() {
         let input = RawValue::from_string(r#"{"prompt": "x"}"#.to_owned()).unwrap();
-        let body = |task| run_body(&input, Operation::Run, task, None).unwrap();
+        let body = |task| run_body(&input, task, None).unwrap();
         assert_eq!(
             &body(Task::TextGeneration)[..],
             br#"{"prompt":"x","stream":true}"#
         );
         assert_eq!(&body(Task::TextToImage)[..], br#"{"prompt": "x"}"#);
         let list = RawValue::from_string("[1]".to_owned()).unwrap();
-        assert!(run_body(&list, Operation::Run, Task::TextGeneration, None).is_err());
+        assert!(run_body(&list, Task::TextGeneration, None).is_err());
         let context = Some(json!({ "destination": "a/b" }));
-        let trained = run_body(&input, Operation::Run, Task::DumbPipe, context).unwrap();
+        let trained = run_body(&input, Task::DumbPipe, context).unwrap();
         assert_eq!(
             &trained[..],
             br#"{"prompt":"x","context":{"destination":"a/b"}}"#

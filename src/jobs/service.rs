@@ -2,6 +2,7 @@
 //!
 //! Not an API: objects and their URLs are the callers'. One of it lives as long as the process.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,38 +18,38 @@ use infergate_core::{AccountId, Millis, Refusal};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use super::attempts::AttemptLog;
 use super::catalog::{JobCatalog, JobPlace};
 use super::config::{JobChoices, JobsConfig};
 use super::embedded::{EmbeddedSettings, EmbeddedStore};
 use super::events::{self, EventPlace, UnrunEnds};
 use super::file_values::{InputFileRules, JobFiles};
-use super::live::{LiveOutput, LiveOutputs};
+use super::former_submit::key_mismatch;
+use super::live::LiveOutputs;
 use super::moderation::Moderator;
 use super::request::JobResult;
 use super::run::RunContext;
 use super::signals::{JobSignals, JobWatch, StopCause};
 use super::store::{
-    JobListing, JobStore, ListedJobs, NewStoredJob, PendingWebhook, StoreError, StoreStats,
-    StoredJob, WebhookSettlement,
+    JobListing, JobStore, ListedJobs, NewStoredJob, PendingWebhook, SettlementResult, StoreError,
+    StoreStats, StoredJob, WebhookSettlement,
 };
 use super::store_clock::StoreClock;
 use super::submit_request::SubmitRequest;
-use super::webhook::{SystemResolver, WebhookClient, WebhookSender};
+use super::webhook::{SystemResolver, WebhookClient, WebhookClocks, WebhookSender};
 use super::worker::{Worker, WorkerSettings, worker_id};
 use crate::files::{FileId, Files};
 use crate::state::Shared;
+use crate::telemetry::duty_metrics::JobDuty;
 
 /// Folder of the embedded store in `state_dir`.
 const FOLDER: &str = "jobs";
 /// Look at a job that is waited for, in case a hint was lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Look at queues that no model serves any more, in case their jobs came after a reload.
+const UNSERVED_EVERY: Duration = Duration::from_secs(60);
 /// Bytes of a job in the store besides its request.
 const OVERHEAD_BYTES: u64 = 400;
-/// Longest stored request.
-const PAYLOAD_BYTES_MAX: usize = 256 << 10;
-
-/// Longest look at the job that a key belongs to: with the wait for the submit, about a second at most.
-const READ_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// Job that a submit leads to.
 enum SubmittedJob {
@@ -71,6 +72,7 @@ pub struct Jobs {
     worker_settings: Arc<WorkerSettings>,
     pub(super) worker: WorkerId,
     live: Arc<LiveOutputs>,
+    pub(super) attempts: Arc<AttemptLog>,
     /// Files of accounts.
     pub files: Arc<Files>,
     /// Notified when another configuration is in force.
@@ -78,6 +80,8 @@ pub struct Jobs {
     webhooks: Arc<WebhookClient>,
     /// A dead letter is to be tried again.
     is_webhook_revived: Arc<AtomicBool>,
+    /// Listeners of the configuration that the process was started with: they are bound until it ends.
+    bound: Vec<SocketAddr>,
 }
 
 impl Jobs {
@@ -113,8 +117,17 @@ impl Jobs {
         let catalog = Arc::new(JobCatalog::new(store.deployments()));
         catalog.deployments.set_configured(&choices.deployments);
         let resolver = Box::new(SystemResolver);
-        let webhooks = WebhookClient::new(&folder, choices.clone(), resolver, None);
+        let wall = shared.clock;
+        let clocks = WebhookClocks {
+            store: Arc::new(move || clock.now()),
+            unix_secs: Arc::new(move || wall.unix_secs()),
+        };
+        let metrics = Arc::clone(shared.metrics.jobs());
+        let webhooks =
+            WebhookClient::new(&folder, choices.clone(), resolver, None, clocks, metrics);
+        let bound = choices.listeners.clone();
         Ok(Arc::new(Jobs {
+            bound,
             shared: Arc::clone(shared),
             store: Arc::new(store),
             signals,
@@ -125,6 +138,7 @@ impl Jobs {
             worker_settings,
             worker,
             live: Arc::default(),
+            attempts: Arc::default(),
             files,
             reloaded: Notify::new(),
             webhooks: Arc::new(webhooks),
@@ -138,6 +152,7 @@ impl Jobs {
         choices
             .callbacks_url
             .clone_from(&self.choices.load().callbacks_url);
+        choices.keep_listeners(&self.bound);
         set(&choices.jobs, &self.store_settings, &self.worker_settings);
         self.webhooks.configure(&choices);
         self.files.configure(choices.files.clone());
@@ -168,6 +183,7 @@ impl Jobs {
             worker: self.worker.clone(),
             clock: self.clock,
             live: Arc::clone(&self.live),
+            attempts: Arc::clone(&self.attempts),
             webhooks: Arc::clone(&self.webhooks),
             files: Arc::clone(&self.files),
             kept: Arc::default(),
@@ -186,12 +202,13 @@ impl Jobs {
         events::deliver(Arc::clone(&self.shared), store, Arc::clone(&self.signals)).await;
     }
 
-    /// Ends queued jobs that no model serves any more, at the start and after each reload, until its future is dropped.
+    /// Ends queued jobs that no model serves any more, until its future is dropped: at the start, after each reload, and
+    /// each minute. A job may be queued again, or come, after the reload that removed its model.
     pub async fn end_unserved(self: Arc<Self>) {
         loop {
             let reloaded = self.reloaded.notified();
             match self.end_unserved_once().await {
-                Ok(0) => reloaded.await,
+                Ok(0) => _ = tokio::time::timeout(UNSERVED_EVERY, reloaded).await,
                 // More may be left.
                 Ok(_) => {}
                 Err(_) => tokio::time::sleep(LOOK_EVERY).await,
@@ -202,6 +219,16 @@ impl Jobs {
     /// Looks for queues that nothing serves any more.
     pub(super) fn look_for_unserved(&self) {
         self.reloaded.notify_one();
+    }
+
+    /// Hints of this process.
+    pub(super) fn signals(&self) -> &JobSignals {
+        &self.signals
+    }
+
+    /// Outputs as they come.
+    pub(super) fn outputs(&self) -> &LiveOutputs {
+        &self.live
     }
 
     /// Moment by the store's clock.
@@ -227,18 +254,19 @@ impl Jobs {
             );
             ended += count;
         }
+        let duties = &self.shared.metrics.jobs().duties;
+        duties.record_run(JobDuty::Unserved, ended, self.now().0);
         Ok(ended)
     }
 
     /// Delivers webhooks of ended jobs, until its future is dropped.
     pub async fn deliver_webhooks(self: Arc<Self>) {
-        let clock = self.clock;
         let sender = WebhookSender::new(
             Arc::clone(&self.store) as _,
             Arc::clone(&self.webhooks),
             Arc::clone(&self.signals),
             Arc::clone(&self.is_webhook_revived),
-            Arc::new(move || clock.now()),
+            Arc::clone(self.shared.metrics.jobs()),
         );
         sender.run().await;
     }
@@ -280,24 +308,22 @@ impl Jobs {
         found.map_err(|error| unavailable(&error))
     }
 
-    /// Tries a webhook again that was given up. Returns false when there is none with this id.
+    /// Tries a webhook again that was given up.
     ///
     /// # Errors
-    /// The store cannot be read or written.
-    pub async fn retry_webhook(&self, id: &str) -> Result<bool, Refusal> {
-        let dead = self.webhooks(true, usize::MAX).await?;
-        let Some(found) = dead.into_iter().find(|dead| &*dead.id == id) else {
-            return Ok(false);
-        };
+    /// The store cannot be written.
+    pub async fn retry_webhook(&self, id: &str) -> Result<SettlementResult, Refusal> {
         let revived = WebhookSettlement::Revived(self.clock.now());
         let settled = self
             .store
-            .settle_webhook(found.id, revived, "".into())
+            .settle_webhook(id.into(), revived, "".into())
             .await;
-        let is_revived = settled.map_err(|error| unavailable(&error))?;
-        self.is_webhook_revived.store(true, Ordering::Release);
-        self.signals.webhooks.notify_one();
-        Ok(is_revived)
+        let settled = settled.map_err(|error| unavailable(&error))?;
+        if settled == SettlementResult::Done {
+            self.is_webhook_revived.store(true, Ordering::Release);
+            self.signals.webhooks.notify_one();
+        }
+        Ok(settled)
     }
 
     /// Delivers the events that wait, once.
@@ -328,27 +354,12 @@ impl Jobs {
             }
         }
         match submitted? {
-            SubmittedJob::New(job) => Ok(*job),
-            SubmittedJob::Former(id, repeated) => {
-                let found = self.find_former(id, *repeated);
-                let found = tokio::time::timeout(READ_TIMEOUT, found).await;
-                found.unwrap_or(Err(Refusal::JobsUnavailable))
-            }
+            SubmittedJob::New(job) => Ok(self.with_input(*job).await),
+            SubmittedJob::Former(id, repeated) => self.former_job(id, *repeated).await,
         }
     }
 
-    /// Finds the job that a key belongs to. Where its record is gone, the key tells how it ended.
-    async fn find_former(&self, id: JobId, repeated: StoredJob) -> Result<StoredJob, Refusal> {
-        if let Some(job) = self.get(id).await? {
-            return Ok(job);
-        }
-        let removed = self.store.removed(id).await;
-        let removed = removed.map_err(|error| unavailable(&error))?;
-        let removed = removed.ok_or(Refusal::JobsUnavailable)?;
-        Ok(repeated.removed(id, &removed))
-    }
-
-    /// Puts large values of the input into files, which last as long as the job may.
+    /// Puts large values of the input into files, and what is still too large itself. Files last as long as the job may.
     async fn store_values(
         &self,
         request: &mut SubmitRequest<'_>,
@@ -364,7 +375,7 @@ impl Jobs {
             account: &request.account.id,
             callbacks: choices.callbacks_url.as_deref(),
             rules: &InputFileRules::of(&self.shared, &place.model.spec.id),
-            base_url: &request.request.base_url,
+            base_url: &Arc::clone(&request.request.base_url),
         };
         let lifetime = request.rules().max_run_lifetime_secs;
         let secs = choices.jobs.retention_secs.max(lifetime) + choices.jobs.keep_secs;
@@ -372,13 +383,15 @@ impl Jobs {
         if let Some(input) = input {
             request.request.input = input;
         }
-        Ok(())
+        let most = choices.jobs.payload_bytes_max();
+        own.store_input(&mut request.request, most, secs, kept)
+            .await
     }
 
     /// Stores a job whose large values are in files.
     async fn submit_small(&self, request: SubmitRequest<'_>) -> Result<SubmittedJob, Refusal> {
         let payload = Bytes::from(request.request.to_payload());
-        if payload.len() > PAYLOAD_BYTES_MAX {
+        if payload.len() > self.choices.load().jobs.payload_bytes_max() {
             return Err(Refusal::BodyTooLarge);
         }
         let place = request.model.place(request.kind);
@@ -405,13 +418,7 @@ impl Jobs {
             }
             SubmitResult::Exists(_) => SubmittedJob::New(Box::new(new)),
             SubmitResult::Duplicate(first) => SubmittedJob::Former(first, Box::new(new)),
-            SubmitResult::KeyMismatch => {
-                return Err(Refusal::Rejected {
-                    status: 422,
-                    pointer: String::new(),
-                    message: "the Idempotency-Key was used for another request".to_owned(),
-                });
-            }
+            SubmitResult::KeyMismatch => return Err(key_mismatch()),
             SubmitResult::QueueFull { retry_after } => {
                 return Err(Refusal::QueueFull { retry_after });
             }
@@ -489,11 +496,6 @@ impl Jobs {
         Ok(found)
     }
 
-    /// Returns the output of a job as it comes, where it runs or ended lately.
-    pub fn live(&self, id: &JobId) -> Option<Arc<LiveOutput>> {
-        self.live.get(id)
-    }
-
     /// Returns a watch for changes of a job.
     pub fn watch(&self, id: JobId) -> JobWatch {
         self.signals.watch(id)
@@ -534,7 +536,7 @@ impl Jobs {
         Ok(canceled)
     }
 
-    /// Waits until a job has ended, at most for `limit`; returns it as it is then.
+    /// Waits until a job has ended, at most for `limit`; returns it as it is then, with its input.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -549,7 +551,10 @@ impl Jobs {
             let found = self.get(id).await?;
             let is_over = found.as_ref().is_none_or(|job| job.state.is_terminal());
             if is_over || Instant::now() >= until || self.shared.drain.is_draining() {
-                return Ok(found);
+                return Ok(match found {
+                    Some(job) => Some(self.with_input(job).await),
+                    None => None,
+                });
             }
             let look = until.min(Instant::now() + LOOK_EVERY);
             // Either way it is looked at again.

@@ -10,8 +10,13 @@ use infergate_core::job::{CanceledBy, DeployableKey, JobId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
+use crate::files::FileId;
+
 /// Cancels that came before their run was registered. Of older ones the store ends the job after its grace.
 const EARLY_MAX: usize = 1024;
+
+/// Files of inputs that wait for their removal: those beyond are left to their own ends.
+const FREED_MAX: usize = 4096;
 
 /// Cause for which a run is to stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +41,10 @@ pub struct JobSignals {
     pub events: Notify,
     /// A webhook is in the outbox.
     pub webhooks: Notify,
+    /// A record with a file of its own is gone.
+    pub freed: Notify,
+    /// Files of inputs whose records are gone. Held for one addition or one look.
+    freed_files: Mutex<VecDeque<FileId>>,
     /// Jobs that can be taken, by queue. Held for one look or one update.
     ready: Mutex<HashMap<DeployableKey, usize>>,
     /// Waiters for changes of jobs. Held for one look-up.
@@ -88,6 +97,23 @@ impl JobSignals {
             .iter()
             .map(|(key, count)| (key.clone(), *count))
             .collect()
+    }
+
+    /// The records of these files of inputs are gone.
+    pub fn free_files(&self, files: Vec<FileId>) {
+        if files.is_empty() {
+            return;
+        }
+        let mut freed = self.freed_files.lock();
+        freed.extend(files);
+        freed.truncate(FREED_MAX);
+        drop(freed);
+        self.freed.notify_one();
+    }
+
+    /// Returns a file of an input whose record is gone.
+    pub fn next_freed_file(&self) -> Option<FileId> {
+        self.freed_files.lock().pop_front()
     }
 
     /// Wakes those that wait for changes of a job.

@@ -40,6 +40,15 @@ pub struct IdempotencyKey {
     pub digest: [u8; 32],
 }
 
+/// Job that an idempotency key was used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormerSubmit {
+    /// Job.
+    pub job: JobId,
+    /// Path and body were the same.
+    pub is_same: bool,
+}
+
 /// Job to be stored.
 #[derive(Clone, Debug)]
 pub struct NewStoredJob {
@@ -234,6 +243,8 @@ pub struct PendingWebhook {
     pub is_dead: bool,
     /// Result of the last attempt, for operators.
     pub last_result: Arc<str>,
+    /// The record of the job is kept: without it there is nothing to send.
+    pub has_job: bool,
 }
 
 /// Result of an attempt to deliver.
@@ -243,10 +254,23 @@ pub enum WebhookSettlement {
     Delivered,
     /// The next attempt is at this moment.
     RetryAt(StoreTime),
-    /// Not delivered: the entry stays for operators.
+    /// Not delivered: the entry stays for operators, and the record of its job for a retry.
     Dead,
-    /// An operator wants it tried again.
+    /// Given up because newer ones took its place: the entry stays for operators, the record of its job not longer.
+    Displaced,
+    /// An operator wants a dead one tried again.
     Revived(StoreTime),
+}
+
+/// Result of a settlement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettlementResult {
+    /// Written.
+    Done,
+    /// No such entry, or none that is dead where one is to be tried again.
+    NoEntry,
+    /// The record of the job is gone: nothing can be sent.
+    NoJob,
 }
 
 /// Counts of a store, for operators.
@@ -311,6 +335,13 @@ pub trait JobStore: Send + Sync {
     async fn retire(&self, worker: &WorkerId) -> Result<(), StoreError>;
     /// Returns a job.
     async fn get(&self, job: JobId) -> Result<Option<StoredJob>, StoreError>;
+    /// Returns the job that a key was used for, if its time is not over at `now`.
+    async fn former_submit(
+        &self,
+        account: &AccountId,
+        key: &IdempotencyKey,
+        now: StoreTime,
+    ) -> Result<Option<FormerSubmit>, StoreError>;
     /// Returns what is kept of a job that is gone.
     async fn removed(&self, job: JobId) -> Result<Option<RemovedJob>, StoreError>;
     /// Returns jobs, newest first.
@@ -327,6 +358,8 @@ pub trait JobStore: Send + Sync {
         deployable: DeployableKey,
         is_paused: bool,
     ) -> Result<(), StoreError>;
+    /// Returns the place of a queued job among those that may be taken before it, from 1 on; none of another one.
+    async fn position(&self, job: JobId) -> Result<Option<usize>, StoreError>;
     /// Returns counts.
     async fn stats(&self) -> Result<StoreStats, StoreError>;
     /// Returns events that are not known to be in the file, oldest first.
@@ -341,13 +374,13 @@ pub trait JobStore: Send + Sync {
         is_dead: bool,
         limit: usize,
     ) -> Result<Vec<PendingWebhook>, StoreError>;
-    /// Writes the result of an attempt. Returns false when there is no such entry.
+    /// Writes the result of an attempt, or the wish of an operator.
     async fn settle_webhook(
         &self,
         id: Arc<str>,
         settlement: WebhookSettlement,
         result: Arc<str>,
-    ) -> Result<bool, StoreError>;
+    ) -> Result<SettlementResult, StoreError>;
     /// Changes the deployments that accounts have made. The directory has the change when this returns.
     async fn write_deployment(
         &self,

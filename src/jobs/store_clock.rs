@@ -29,6 +29,13 @@ impl StoreClock {
         StoreTime(self.zero_ms.saturating_add(self.clock.now().0))
     }
 
+    /// Lead of the present wall clock over this one, milliseconds.
+    pub fn wall_ahead_ms(&self) -> i64 {
+        let wall = self.clock.wall().unix_timestamp_nanos() / 1_000_000;
+        let ahead = wall - i128::from(self.now().0);
+        i64::try_from(ahead).unwrap_or(i64::MAX)
+    }
+
     /// Returns microseconds of the process's clock, to measure spans.
     pub fn micros(&self) -> u64 {
         self.clock.micros()

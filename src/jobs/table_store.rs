@@ -11,14 +11,15 @@ use infergate_core::job::{
     JobOutcome, JobState, JobTable, Release, StoreTime, SubmitResult, TakeRequest, WorkerId,
     WriteResult,
 };
+use infergate_core::{AccountId, Millis};
 use parking_lot::Mutex;
 
-use super::conformance::{marked_ends, suite};
+use super::conformance::{a_key_outlasts_the_record_of_its_job, marked_ends, suite};
 use super::deployments::{DeploymentResult, DeploymentWrite, StoredDeployment};
 use super::store::{
-    EndRecord, IdempotencyKey, JobListing, JobStore, ListedJobs, NewStoredJob, PendingEvent,
-    PendingWebhook, RemovedJob, StoreError, StoreStats, StoredEnd, StoredJob, StoredRun,
-    WebhookSettlement,
+    EndRecord, FormerSubmit, IdempotencyKey, JobListing, JobStore, ListedJobs, NewStoredJob,
+    PendingEvent, PendingWebhook, RemovedJob, SettlementResult, StoreError, StoreStats, StoredEnd,
+    StoredJob, StoredRun, WebhookSettlement,
 };
 const NOW: StoreTime = StoreTime(1_000_000);
 
@@ -32,12 +33,57 @@ struct Kept {
     /// Place of the latest event.
     last_event: i64,
     deployments: HashMap<Arc<str>, StoredDeployment>,
+    /// Jobs that are gone, as their keys know them.
+    removed: HashMap<JobId, RemovedJob>,
+    /// Time since the store began, and the step of it before each verb.
+    age: Millis,
+    step: Millis,
+    /// Ended jobs are removed at the next verb.
+    keeps_none: bool,
 }
 
 #[derive(Default)]
-struct TableStore(Mutex<Kept>);
+pub struct TableStore(Mutex<Kept>);
 
 impl Kept {
+    fn now(&self) -> StoreTime {
+        NOW + self.age
+    }
+
+    /// Moves the clock on, and does what is due.
+    fn pass_time(&mut self) {
+        self.age = self.age + self.step;
+        let now = self.now();
+        self.table.expire(usize::MAX, now);
+        self.table.release_due(usize::MAX, now);
+        self.keep_changes(None);
+        if self.keeps_none {
+            let is_ended = |job: &StoredJob| job.ended.is_some();
+            let (ended, live) = std::mem::take(&mut self.jobs)
+                .into_iter()
+                .partition(is_ended);
+            self.jobs = live;
+            self.remove(ended);
+        }
+    }
+
+    fn remove(&mut self, ended: Vec<StoredJob>) {
+        for job in ended {
+            let id = job.definition.id;
+            if self.keys.iter().any(|(.., of)| *of == id) {
+                let removed = RemovedJob {
+                    state: job.state,
+                    reason: job.reason,
+                    created: job.definition.created,
+                    started: job.progress.started,
+                    ended: job.ended.unwrap(),
+                    epoch: job.progress.epoch,
+                };
+                self.removed.insert(id, removed);
+            }
+        }
+    }
+
     fn job(&mut self, id: &JobId) -> Option<&mut StoredJob> {
         self.jobs.iter_mut().find(|job| job.definition.id == *id)
     }
@@ -82,6 +128,7 @@ impl TableStore {
     /// Applies a verb, and keeps what it changed.
     fn apply<T>(&self, verb: impl FnOnce(&mut Kept) -> T) -> Result<T, StoreError> {
         let mut kept = self.0.lock();
+        kept.pass_time();
         let result = verb(&mut kept);
         kept.keep_changes(None);
         Ok(result)
@@ -112,7 +159,8 @@ impl JobStore for TableStore {
                 place: kept.jobs.len() as i64 + 1,
                 ..StoredJob::queued(&job.definition, payload)
             };
-            let result = kept.table.submit(job, NOW);
+            let now = kept.now();
+            let result = kept.table.submit(job, now);
             if result == SubmitResult::Created {
                 kept.jobs.push(stored);
                 kept.keys.extend(key.map(|key| (account, key, id)));
@@ -127,7 +175,8 @@ impl JobStore for TableStore {
         request: TakeRequest,
     ) -> Result<Vec<StoredRun>, StoreError> {
         self.apply(|kept| {
-            let runs = kept.table.take(worker, &request, NOW);
+            let now = kept.now();
+            let runs = kept.table.take(worker, &request, now);
             let with_payload = runs.into_iter().map(|taken| StoredRun {
                 payload: kept.job(&taken.definition.id).unwrap().payload.clone(),
                 taken,
@@ -139,7 +188,9 @@ impl JobStore for TableStore {
 
     async fn finish(&self, worker: &WorkerId, end: StoredEnd) -> Result<WriteResult, StoreError> {
         let mut kept = self.0.lock();
-        let result = kept.table.finish(worker, &end.end, NOW);
+        kept.pass_time();
+        let now = kept.now();
+        let result = kept.table.finish(worker, &end.end, now);
         kept.keep_changes(Some(&end.record));
         Ok(result)
     }
@@ -149,11 +200,17 @@ impl JobStore for TableStore {
         worker: &WorkerId,
         release: Release,
     ) -> Result<WriteResult, StoreError> {
-        self.apply(|kept| kept.table.release(worker, &release, NOW))
+        self.apply(|kept| {
+            let now = kept.now();
+            kept.table.release(worker, &release, now)
+        })
     }
 
     async fn cancel(&self, job: JobId, by: CanceledBy) -> Result<CancelResult, StoreError> {
-        self.apply(|kept| kept.table.cancel(&job, by, NOW))
+        self.apply(|kept| {
+            let now = kept.now();
+            kept.table.cancel(&job, by, now)
+        })
     }
 
     async fn heartbeat(
@@ -161,20 +218,42 @@ impl JobStore for TableStore {
         worker: &WorkerId,
         held: HeldJobs,
     ) -> Result<HeartbeatReply, StoreError> {
-        self.apply(|kept| kept.table.heartbeat(worker, &held, NOW))
+        self.apply(|kept| {
+            let now = kept.now();
+            kept.table.heartbeat(worker, &held, now)
+        })
     }
 
     async fn retire(&self, worker: &WorkerId) -> Result<(), StoreError> {
         use infergate_core::job::ReleaseCause::Drain;
-        self.apply(|kept| _ = kept.table.release_worker(worker, Drain, usize::MAX, NOW))
+        self.apply(|kept| {
+            let now = kept.now();
+            kept.table.release_worker(worker, Drain, usize::MAX, now);
+        })
     }
 
     async fn get(&self, job: JobId) -> Result<Option<StoredJob>, StoreError> {
         self.apply(|kept| kept.job(&job).cloned())
     }
 
-    async fn removed(&self, _job: JobId) -> Result<Option<RemovedJob>, StoreError> {
-        Ok(None)
+    async fn former_submit(
+        &self,
+        account: &AccountId,
+        key: &IdempotencyKey,
+        _now: StoreTime,
+    ) -> Result<Option<FormerSubmit>, StoreError> {
+        self.apply(|kept| {
+            let mut used = kept.keys.iter();
+            let found = used.find(|(of, used, _)| of == account.as_str() && used.key == key.key);
+            found.map(|(_, used, job)| FormerSubmit {
+                job: *job,
+                is_same: used.digest == key.digest,
+            })
+        })
+    }
+
+    async fn removed(&self, job: JobId) -> Result<Option<RemovedJob>, StoreError> {
+        self.apply(|kept| kept.removed.get(&job).cloned())
     }
 
     async fn list(&self, listing: JobListing) -> Result<ListedJobs, StoreError> {
@@ -199,7 +278,10 @@ impl JobStore for TableStore {
         deployable: DeployableKey,
         reason: EndReason,
     ) -> Result<usize, StoreError> {
-        self.apply(|kept| kept.table.end_queued(&deployable, reason, usize::MAX, NOW))
+        self.apply(|kept| {
+            let now = kept.now();
+            kept.table.end_queued(&deployable, reason, usize::MAX, now)
+        })
     }
 
     async fn set_paused(
@@ -208,6 +290,10 @@ impl JobStore for TableStore {
         is_paused: bool,
     ) -> Result<(), StoreError> {
         self.apply(|kept| kept.table.set_paused(&deployable, is_paused))
+    }
+
+    async fn position(&self, job: JobId) -> Result<Option<usize>, StoreError> {
+        self.apply(|kept| kept.table.position(&job))
     }
 
     async fn stats(&self) -> Result<StoreStats, StoreError> {
@@ -245,8 +331,8 @@ impl JobStore for TableStore {
         _id: Arc<str>,
         _settlement: WebhookSettlement,
         _result: Arc<str>,
-    ) -> Result<bool, StoreError> {
-        Ok(false)
+    ) -> Result<SettlementResult, StoreError> {
+        Ok(SettlementResult::NoEntry)
     }
 
     async fn write_deployment(
@@ -290,8 +376,16 @@ impl JobStore for TableStore {
 #[tokio::test]
 async fn the_table_alone_does_what_every_store_does() {
     let store = TableStore::default();
+    store.0.lock().step = Millis(1);
     suite(&store, NOW).await;
     let kept = store.0.lock();
     kept.table.check();
     assert!(kept.jobs.iter().all(|job| job.state != JobState::Queued));
+}
+
+#[tokio::test]
+async fn a_key_of_the_table_alone_outlasts_the_record_of_its_job() {
+    let store = TableStore::default();
+    store.0.lock().keeps_none = true;
+    a_key_outlasts_the_record_of_its_job(&store, NOW).await;
 }

@@ -5,7 +5,7 @@
 //! time. Bounded by the model's permits, by [`ASKS_MAX`] waits for each model and by `jobs.worker.concurrency_max` runs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::catalog::JobCatalog;
+use super::reconcile::HeldRuns;
 use super::run::RunContext;
 use super::signals::StopCause;
 use super::store::StoredRun;
@@ -30,6 +31,8 @@ use crate::upstream::{GateEntry, ModelRuntime, Permit};
 pub const ASKS_MAX: usize = 64;
 /// Pause after a model had no permit to wait for, or the store failed.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Comparison of the runs that are held with the store's, while there are any.
+const RECONCILE_EVERY: Duration = Duration::from_secs(2);
 /// Look at queues that have jobs and no slot, in case a hint was lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -55,6 +58,12 @@ pub struct Worker {
     running: Arc<AtomicUsize>,
     /// Turns of queues that share a model's permits. Held for one choice.
     queues: Mutex<QueueTurns>,
+    /// Runs between the store and this process.
+    held: Arc<HeldRuns>,
+    /// A run may be nobody's: a take failed, or a task did.
+    is_in_doubt: AtomicBool,
+    /// No job is taken any more.
+    is_draining: AtomicBool,
 }
 
 /// End of a slot.
@@ -63,6 +72,8 @@ enum SlotEnd {
     Done(ModelId),
     /// The model has no permit to wait for, or the store failed.
     Paused(ModelId),
+    /// Compared what is held with the store.
+    Reconciled,
 }
 
 /// Model whose permits queues with jobs wait for.
@@ -87,6 +98,9 @@ impl Worker {
             weights: ServedWeights::default(),
             running: Arc::default(),
             queues: Mutex::default(),
+            held: Arc::default(),
+            is_in_doubt: AtomicBool::new(false),
+            is_draining: AtomicBool::new(false),
         }
     }
 
@@ -100,6 +114,8 @@ impl Worker {
         let mut asks: HashMap<ModelId, Arc<AtomicUsize>> = HashMap::new();
         let mut paused: HashMap<ModelId, Instant> = HashMap::new();
         let signals = &self.context.signals;
+        // At most one comparison at a time: none is due while this is none.
+        let mut reconcile_at = Some(Instant::now() + RECONCILE_EVERY);
         loop {
             let has_waiting = self.start_slots(&mut slots, &mut asks, &mut paused);
             let look = async {
@@ -108,10 +124,27 @@ impl Worker {
                     false => std::future::pending().await,
                 }
             };
+            let is_compared = !slots.is_empty() || self.is_in_doubt.load(Ordering::Relaxed);
+            let due = reconcile_at.filter(|_| is_compared);
+            let compare = async {
+                match due {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = signals.work.notified() => {}
                 () = look => {}
-                Some(ended) = slots.join_next() => self.note(ended, &mut paused),
+                () = compare => {
+                    reconcile_at = None;
+                    slots.spawn(Arc::clone(&self).reconcile());
+                }
+                Some(ended) = slots.join_next() => {
+                    if matches!(ended, Ok(SlotEnd::Reconciled)) {
+                        reconcile_at = Some(Instant::now() + RECONCILE_EVERY);
+                    }
+                    self.note(ended, &mut paused);
+                }
                 changed = draining.wait_for(|draining| *draining) => {
                     // A sender that is gone drains too.
                     let _ = changed;
@@ -130,8 +163,26 @@ impl Worker {
         match ended {
             Ok(SlotEnd::Done(model)) => _ = paused.remove(&model),
             Ok(SlotEnd::Paused(model)) => _ = paused.insert(model, Instant::now() + PAUSE),
-            Err(error) => tracing::error!(%error, "a slot for jobs ended: its job is queued again"),
+            Ok(SlotEnd::Reconciled) => {}
+            Err(error) => {
+                tracing::error!(%error, "a slot for jobs ended: its job is queued again");
+                self.is_in_doubt.store(true, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// Finds runs that nothing works on, which are queued again.
+    async fn reconcile(self: Arc<Self>) -> SlotEnd {
+        let context = &self.context;
+        // A doubt that comes meanwhile is looked at the next time.
+        self.is_in_doubt.store(false, Ordering::Relaxed);
+        let own = (&*context.signals, context.clock.now());
+        let compared = self.held.reconcile(&*context.store, &context.worker, own);
+        if let Err(error) = compared.await {
+            tracing::debug!(%error, "the runs of this process cannot be compared with the store");
+            self.is_in_doubt.store(true, Ordering::Relaxed);
+        }
+        SlotEnd::Reconciled
     }
 
     /// Starts slots for jobs that can be taken. Returns whether some have none.
@@ -191,7 +242,7 @@ impl Worker {
         let Some(permit) = self.permit(&model).await else {
             return SlotEnd::Paused(id);
         };
-        if !self.context.kept.is_empty() {
+        if !self.context.kept.is_empty() || self.is_draining.load(Ordering::Acquire) {
             return SlotEnd::Paused(id);
         }
         let Some(_place) = self.place() else {
@@ -201,24 +252,30 @@ impl Worker {
         let Some(turn) = self.choose(&id) else {
             return SlotEnd::Done(id);
         };
+        let take = self.held.begin_take(self.context.clock.now());
         let taken = self.take(&turn.key, &permit.target.url).await;
         drop(ask);
         let Ok(taken) = taken else {
+            self.is_in_doubt.store(true, Ordering::Relaxed);
             return SlotEnd::Paused(id);
         };
         let Some(run) = taken else {
             return SlotEnd::Done(id);
         };
+        let _panic = self.held.watch(&run.taken);
+        let registered = self.context.register(&run.taken);
+        drop(take);
         if self.is_moved(&turn.key, &run.taken) {
             // The permit is not one of the job's model.
             drop(permit);
             self.context.end_moved(&run.taken).await;
             return SlotEnd::Done(id);
         }
+        let permit = self.elsewhere(&model, permit, &run.taken);
         let turn = turn.begin();
         // The next slot of the queue may begin to wait.
         self.context.signals.work.notify_one();
-        self.context.run(run, permit).await;
+        self.context.run(run, permit, registered).await;
         drop(turn);
         SlotEnd::Done(id)
     }
@@ -265,6 +322,29 @@ impl Worker {
             Ok(GateEntry::Leased(permit)) => Some(permit),
             Ok(GateEntry::Queued(mut waiter)) => waiter.granted().await.ok(),
             Err(_) => None,
+        }
+    }
+
+    /// Returns a permit of another endpoint where the job's last attempt lost the one in hand, and another is free now.
+    fn elsewhere(&self, model: &Arc<ModelRuntime>, permit: Permit, taken: &TakenJob) -> Permit {
+        let (progress, url) = (&taken.progress, &permit.target.url);
+        if progress.attempts.counted == 0
+            || !self
+                .context
+                .attempts
+                .has_lost(&taken.definition.id, progress.epoch, url)
+        {
+            return permit;
+        }
+        let request = PermitRequest {
+            avoid: vec![permit.endpoint],
+            no_wait: true,
+            ..permit_request()
+        };
+        let now_us = self.context.shared.clock.micros();
+        match model.gate.request_permit_at(request, now_us).1 {
+            Ok(GateEntry::Leased(other)) if other.target.url != permit.target.url => other,
+            _ => permit,
         }
     }
 
@@ -321,6 +401,8 @@ impl Worker {
 
     /// Lets runs end, then releases those that go on.
     async fn drain(&self, mut slots: JoinSet<SlotEnd>, limit: Duration) {
+        // Slots that still wait give their permit back.
+        self.is_draining.store(true, Ordering::Release);
         let running = self.context.signals.running().len();
         if running > 0 {
             tracing::info!(running, "jobs may end before this process does");

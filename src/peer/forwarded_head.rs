@@ -31,6 +31,7 @@ use crate::http1::{Fields, as_text};
 /// [`Hops`].
 const HOPS: &str = "x-infergate-hops";
 const MODEL: &str = "x-infergate-model";
+const LOAD_MS: &str = "x-infergate-load-ms";
 const ATTEMPTS: &str = "x-infergate-attempts";
 /// Name for all versions from 2 on: a node has to recognise a rejection that it cannot read.
 const FORWARD_REJECTED: &str = "x-infergate-forward-rejected";
@@ -454,9 +455,9 @@ impl ForwardRejection {
     }
 }
 
-/// Returns whether a header is between nodes only; clients get to see which model stood in.
+/// Returns whether a header is between nodes only; clients get to see which model stood in, and how long it loaded.
 pub fn is_between_nodes(name: &str) -> bool {
-    name.starts_with("x-infergate-") && name != MODEL
+    name.starts_with("x-infergate-") && name != MODEL && name != LOAD_MS
 }
 
 fn optional<'a>(headers: &'a Fields, name: &'static str) -> Result<Option<&'a str>, InvalidHead> {

@@ -20,6 +20,7 @@ use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::Downstream;
 use crate::pipeline::error::RequestError;
 use crate::pipeline::forwarding::{ForwardPlan, visited, visited_by_waiter};
+use crate::pipeline::respond::SignOfLife;
 use crate::pipeline::upstream::{GrantedUpstream, Upstream};
 use crate::state::Shared;
 use crate::telemetry::AdmissionResult;
@@ -81,12 +82,17 @@ pub async fn admit(
         GateEntry::Queued(waiter) => waiter,
     };
     ctx.record_queue_length(waiter.waiting_before);
+    let has_found_cold = waiter.has_found_cold;
     let place = QueuedRequest::new(shared, ctx, model, &waiter);
     let grant = place.wait(downstream, ctx, waiter, heartbeat).await;
     let end_us = shared.clock.recent_micros();
     let waited_us = end_us.saturating_sub(now_us);
     model.metrics.record_class_wait(request.class, waited_us);
     ctx.trace.end_wait(end_us, wait_end(&grant));
+    if has_found_cold && grant.is_err() {
+        // Refused, or its client left, before a process was ready or had a permit.
+        ctx.trace.times.record_load_wait(waited_us);
+    }
     grant
 }
 
@@ -111,6 +117,9 @@ fn request_permit(
     let (found, entry) = model.gate.request_permit_at(request, now_us);
     let waiting = found.gauges.depth;
     let entry = limit_forwarded_wait(ctx, entry);
+    if found.cold.is_some() && entry.is_err() {
+        ctx.trace.times.record_load_wait(0);
+    }
     model.metrics.record_admission(match &entry {
         Ok(GateEntry::Leased(_)) => AdmissionResult::Leased,
         Ok(GateEntry::Queued(_)) => AdmissionResult::Queued,
@@ -271,7 +280,10 @@ impl<'a> QueuedRequest<'a> {
                     }
                 }
                 // Boxed: most requests get their permit before a heartbeat is due.
-                () = heartbeat.due() => Box::pin(heartbeat.send(self.shared, downstream, ctx, late)).await?,
+                () = heartbeat.due() => {
+                    let sign = SignOfLife::of_wait(ctx, self.model, &waiter);
+                    Box::pin(heartbeat.send(self.shared, downstream, ctx, sign, late)).await?;
+                }
             }
         }
     }

@@ -4,6 +4,7 @@
 //! The number of attempts is the core's decision (retry budget). No attempt follows the first byte of a
 //! response, or a server that may have started to work.
 
+mod chat_form;
 mod error;
 mod local;
 pub mod progress;
@@ -152,7 +153,7 @@ impl<'a> Attempts<'a> {
                     refund_tokens(model, wanted);
                 }
                 let refusal = Refusal::NoHealthyEndpoint;
-                return Err(ModelError::from_admission(refusal.into()));
+                return Err(ModelError::from_admission(refusal.into(), model));
             }
             // 10. The request goes out.
             let failed = match grant {
@@ -207,6 +208,12 @@ impl<'a> Attempts<'a> {
         permit: Permit,
     ) -> Result<Result<LocalResponse, AttemptError>, RequestError> {
         ctx.record_attempt(&permit.target);
+        if let Some(waited_us) = permit.load_wait_us {
+            ctx.trace.times.record_load_wait(waited_us.into());
+        }
+        if let Some(keep_alive) = ctx.keep_alive() {
+            self.model.gate.record_keep_alive(keep_alive);
+        }
         self.model.metrics.record_endpoint_health(permit.health);
         let endpoint = permit.endpoint;
         let mut attempt = LocalAttempt::new(Arc::clone(self.model), permit);

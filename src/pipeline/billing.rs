@@ -14,7 +14,7 @@ use std::sync::Arc;
 use infergate_core::api::Call;
 use infergate_core::billing::{
     BillingOutcome, Charge, Metric, QuotaExhaustion, UsageReport, add_parts_of_input,
-    reserve_estimate, settle,
+    add_seconds_of_job, reserve_estimate, settle,
 };
 use infergate_core::model::{AccountSpec, ChargeCut, Tariff, Trust, read_tariff_text};
 use infergate_core::{Millis, Refusal};
@@ -58,12 +58,25 @@ pub struct PriceInput<'a> {
     pub times: &'a RequestTimes,
     /// Clock of the times, read only for a price.
     pub clock: Clock,
+    /// Times of the job that it is a run of.
+    pub job: Option<JobTimes>,
+}
+
+/// Times of a job from which its tariff may count seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct JobTimes {
+    /// Begin of the run, microseconds on the process's clock.
+    pub run_from_us: u64,
+    /// Time from its create to the begin of the run.
+    pub age: Millis,
 }
 
 /// Billing of one request.
 #[derive(Default)]
 pub struct RequestBilling {
     reservation: Option<QuotaGuard>,
+    /// Charge that the account owes once the request is over.
+    owed: Option<OwedCharge>,
     /// Reservation that was requested.
     quota: Option<QuotaHold>,
     /// Usage of a stream in flight.
@@ -248,6 +261,12 @@ impl RequestBilling {
         if let Some(tariff) = rules.tariff {
             let is_priced = |name: &str| tariff.coefficients.contains_key(name);
             add_parts_of_input(&mut settled.metrics, is_priced);
+            if let Some(job) = input.job {
+                let run_us = input.clock.micros().saturating_sub(job.run_from_us);
+                let run_secs = run_us as f64 / 1e6;
+                let total_secs = run_secs + job.age.0 as f64 / 1e3;
+                add_seconds_of_job(&mut settled.metrics, (run_secs, total_secs), is_priced);
+            }
         }
         self.bill.settle(&settled);
         if !self.is_waived && self.is_due(rules.tariff, input.outcome) {
@@ -315,8 +334,7 @@ impl RequestBilling {
         self.charge.as_ref()
     }
 
-    /// The request is over: what was held is settled with what it cost, or goes back. Before its
-    /// event, so that a reader of the event finds the day's account as it is.
+    /// The request is over: what was held goes back, or is owed with what the request cost.
     pub fn close(&mut self, model: Option<&ModelRuntime>) {
         let held = self.reservation.take();
         let Some(charge) = &self.charge else { return };
@@ -324,8 +342,29 @@ impl RequestBilling {
             model.record_charge(charge.total);
         }
         if let Some(held) = held {
-            held.settle(charge.total);
+            self.owed = Some(OwedCharge {
+                held,
+                neurons: charge.total,
+            });
         }
+    }
+
+    /// Returns what the account owes for the request that is over, for the writer of its event to settle.
+    pub fn take_owed(&mut self) -> Option<OwedCharge> {
+        self.owed.take()
+    }
+}
+
+/// Charge of a request that is over, held of its account's day; given back by drop, unless settled.
+pub struct OwedCharge {
+    held: QuotaGuard,
+    neurons: f64,
+}
+
+impl OwedCharge {
+    /// Takes the charge from the account's day.
+    pub fn settle(self) {
+        self.held.settle(self.neurons);
     }
 }
 

@@ -15,14 +15,16 @@ use std::time::Duration;
 
 use infergate_core::api::{ApiDialect, Call};
 use infergate_core::billing::Charge;
-use infergate_core::model::AccountSpec;
+use infergate_core::deadline::DeadlineRule;
+use infergate_core::model::{AccountSpec, KeepLoaded, NamedTask};
 use infergate_core::refusal::Refusal;
 use infergate_core::{AccountId, Millis, ModelId};
 
-use crate::pipeline::billing::{PriceInput, QuotaLimit, RequestBilling};
+use crate::pipeline::billing::{JobTimes, PriceInput, QuotaLimit, RequestBilling};
 use crate::pipeline::context::facts::EventFacts;
 use crate::pipeline::forwarding::ForwardState;
 use crate::pipeline::origin::{Capabilities, JobHeader, Origin};
+use crate::pipeline::terms::RequestTerms;
 use crate::plugin::Caller;
 use crate::state::ConfigSnapshot;
 use crate::state::InFlight;
@@ -57,6 +59,8 @@ pub struct RequestContext {
     pub model: Option<Arc<ModelRuntime>>,
     /// Model that the client named, where another one takes its place.
     replaced_model: Option<ModelId>,
+    /// Terms beside those of the model; none for most requests.
+    pub terms: Option<Box<RequestTerms>>,
     /// The site it must be served at.
     pub forced_site: Option<Arc<str>>,
     /// Account whose limits stand in the head of the response.
@@ -75,6 +79,8 @@ pub struct RequestContext {
     pub attempts: u32,
     /// The answer's head has been written; from then on a refusal is an event of the stream.
     pub response_started: bool,
+    /// The server's good answer told a failure of its own, or had a form that is none of its kind's.
+    pub has_model_failed: bool,
     /// HTTP status of the response; 0 before there is one.
     pub status: u16,
     /// The response is a stream of events.
@@ -107,7 +113,7 @@ impl RequestContext {
         ctx.deadline = job.deadline;
         ctx.request_id = Arc::clone(&job.event_id);
         ctx.account = Some(job.account.clone());
-        ctx.set_origin(Origin::Job(job));
+        ctx.set_origin(Origin::Job(Box::new(job)));
         ctx
     }
 
@@ -138,6 +144,7 @@ impl RequestContext {
             page_origin: PageOrigin::None,
             model: None,
             replaced_model: None,
+            terms: None,
             forced_site: None,
             rate_account: None,
             account_guard: None,
@@ -147,6 +154,7 @@ impl RequestContext {
             forwarding: None,
             attempts: 0,
             response_started: false,
+            has_model_failed: false,
             status: 0,
             is_streaming: false,
             outcome: RequestOutcome::Failed,
@@ -167,7 +175,11 @@ impl RequestContext {
     pub fn rate_lines(&self) -> RateLines {
         let account = self.rate_account.as_ref();
         account.map_or_else(RateLines::default, |account| {
-            account.rate_lines(self.shared.clock.recent())
+            let now = self.shared.clock.recent();
+            match self.dialect() {
+                ApiDialect::Replicate => account.request_rate_lines(now),
+                _ => account.rate_lines(now),
+            }
         })
     }
 
@@ -225,7 +237,15 @@ impl RequestContext {
         if !self.can.sets_deadline {
             return;
         }
-        let rule = self.snapshot.deadline;
+        let mut rule = self.snapshot.deadline;
+        let mut model_secs = model_secs;
+        if let Some(secs) = self.terms.as_ref().and_then(|terms| terms.budget_secs()) {
+            model_secs = secs;
+            rule = DeadlineRule {
+                model_floor_secs: 0,
+                ..rule
+            };
+        }
         self.deadline = rule.deadline(self.arrival, model_secs, requested);
         self.trace.set_deadline(rule, model_secs, requested);
     }
@@ -240,7 +260,14 @@ impl RequestContext {
 
     /// Sets the model that answers and the one that the client requested.
     pub fn set_model(&mut self, model: &Arc<ModelRuntime>, requested: &ModelRuntime) {
-        let (id, requested) = (&model.spec.id, &requested.spec.id);
+        let id = &model.spec.id;
+        if self.model.as_ref().is_some_and(|it| it.spec.id != *id) {
+            self.trace.times.forget_load_wait();
+        }
+        let requested = match self.named_task() {
+            Some(task) => &task.id,
+            None => &requested.spec.id,
+        };
         self.replaced_model = (id != requested).then(|| requested.clone());
         self.model = Some(Arc::clone(model));
         // What it waits for here is not the work of a server before.
@@ -248,6 +275,37 @@ impl RequestContext {
         if let Some(forwarding) = &mut self.forwarding {
             forwarding.reset_visited();
         }
+    }
+
+    /// Sets the named task that the client asked for, and the candidate that goes first.
+    pub fn begin_task(&mut self, task: &Arc<NamedTask>, first: &Arc<ModelRuntime>) {
+        self.terms.get_or_insert_default().task = Some(Arc::clone(task));
+        self.replaced_model = Some(task.id.clone());
+        self.model = Some(Arc::clone(first));
+    }
+
+    /// Finds the named task of a request that another node forwards, by the name that its client used there.
+    pub fn restore_task(&mut self) {
+        let name = self.replaced_model.as_ref();
+        let task = name.and_then(|name| self.snapshot.catalog.named_task(name.as_str()));
+        if let Some(task) = task.cloned() {
+            self.terms.get_or_insert_default().task = Some(task);
+        }
+    }
+
+    /// The named task that the client asked for.
+    pub fn named_task(&self) -> Option<&Arc<NamedTask>> {
+        self.terms.as_ref()?.task.as_ref()
+    }
+
+    /// Time for which the model that serves stays loaded, where that is not its own.
+    pub fn keep_alive(&self) -> Option<KeepLoaded> {
+        self.terms.as_ref()?.keep_alive()
+    }
+
+    /// State that all requests share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// The model that answers, where it is not the one that was asked for.
@@ -265,7 +323,14 @@ impl RequestContext {
     pub fn record_attempt(&mut self, target: &Target) {
         self.attempts += 1;
         self.facts.endpoint = Some(Arc::clone(&target.url));
+        self.facts.instance.clone_from(&target.instance);
         self.facts.is_external = target.is_external;
+    }
+
+    /// Wait for the model to be loaded, whole milliseconds; none where the request waited for none.
+    pub fn load_ms(&self) -> Option<u64> {
+        let waited = self.trace.times.load_wait_us()?;
+        (waited > 0).then_some(waited / 1000)
     }
 
     /// Records a permit that was granted before the request began here.
@@ -379,8 +444,21 @@ impl RequestContext {
             is_streaming: self.is_streaming,
             times,
             clock: self.shared.clock,
+            job: match &self.origin {
+                Origin::Job(job) => Some(JobTimes {
+                    run_from_us: times.begin_us(),
+                    age: job.age,
+                }),
+                Origin::Client | Origin::Peer => None,
+            },
         };
         self.billing.price(model, &input, &mut self.facts.plugins);
+    }
+
+    /// Returns whether the model's tariff charges requests that failed.
+    pub fn charges_failures(&self) -> bool {
+        let tariff = self.model.as_ref().and_then(|it| it.spec.tariff.as_ref());
+        tariff.is_some_and(|tariff| tariff.charge_failed)
     }
 
     /// Charges nothing for the request: what it would have cost goes back.

@@ -11,7 +11,7 @@ use infergate_core::model::{Access, Catalog};
 use super::context::RequestContext;
 use super::error::RequestError;
 use super::request_head::AuthenticatedRequest;
-use super::respond;
+use super::{respond, terms};
 use crate::state::{Account, Shared};
 use crate::telemetry::RequestOutcome;
 use crate::upstream::ModelRuntime;
@@ -48,15 +48,18 @@ pub fn find_model(
     name: &str,
     account: &Account,
 ) -> Result<Arc<ModelRuntime>, Refusal> {
-    let found = ctx.snapshot.catalog.model(name);
-    ctx.trace
-        .set_requested_model(name, found.map(|(_, spec)| &spec.id));
-    let (index, _) = found.ok_or(Refusal::NoSuchModel)?;
+    let Some((index, spec)) = ctx.snapshot.catalog.model(name) else {
+        return terms::find_candidate(ctx, name, account);
+    };
+    ctx.trace.set_requested_model(name, Some(&spec.id));
     let model = Arc::clone(ctx.snapshot.models.get(index));
     // Another node has looked already, by the same rules.
     let access = match ctx.can.checks_access {
         true => Catalog::access(&account.spec, &model.spec),
-        false => Access::Allowed,
+        false => {
+            ctx.restore_task();
+            Access::Allowed
+        }
     };
     ctx.model = Some(Arc::clone(&model));
     match access {

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use infergate_core::Refusal;
 use infergate_core::api::Call;
-use infergate_core::model::{Access, AccountSpec, Catalog};
-use infergate_core::routing::{FallbackCandidate, FallbackReason, FallbackState};
+use infergate_core::model::AccountSpec;
+use infergate_core::routing::{ATTEMPTS_MAX, FallbackReason, FallbackState};
 
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::error::RequestError;
+use crate::pipeline::terms;
 use crate::state::Shared;
 use crate::upstream::ModelRuntime;
 
@@ -41,9 +42,15 @@ impl From<Refusal> for ModelError {
 }
 
 impl ModelError {
-    /// Classifies a refusal of the model's admission gate.
-    pub fn from_admission(left: RequestError) -> ModelError {
+    /// Classifies a refusal of the admission gate of `model`.
+    pub fn from_admission(left: RequestError, model: &ModelRuntime) -> ModelError {
         match left {
+            RequestError::Refused(Refusal::NoHealthyEndpoint) if model.gate.is_cold() => {
+                // What the client hears should no other model serve it.
+                let retry_after = model.gate.expected_wait();
+                let refusal = Refusal::CannotStartInTime { retry_after };
+                ModelError::Fallback(FallbackReason::Cold, refusal)
+            }
             RequestError::Refused(refusal) if refusal.is_out_of_capacity() => {
                 let reason = match refusal {
                     Refusal::NoHealthyEndpoint => FallbackReason::Unhealthy,
@@ -68,8 +75,17 @@ pub struct ModelFallback<'a> {
     /// Models to come, the next one last.
     candidates: Vec<Arc<ModelRuntime>>,
     state: FallbackState,
-    /// The model asked for and its error, once it is left. Boxed: few requests leave it.
-    primary: Option<Box<(Arc<ModelRuntime>, Refusal)>>,
+    /// The model asked for, once it is left. Boxed: few requests leave it.
+    primary: Option<Box<PrimaryModel>>,
+}
+
+/// Model that was asked for, and left.
+struct PrimaryModel {
+    model: Arc<ModelRuntime>,
+    /// Its latest error.
+    refusal: Refusal,
+    /// Model that was left because it has to be loaded: the request waits for it when no other serves.
+    awaited: Option<Arc<ModelRuntime>>,
 }
 
 impl<'a> ModelFallback<'a> {
@@ -92,7 +108,7 @@ impl<'a> ModelFallback<'a> {
             primary: None,
         };
         // Another node's client has that node's fallbacks.
-        if ctx.can.may_fall_back && !fallback.model.spec.fallbacks.is_empty() {
+        if ctx.can.may_fall_back {
             fallback.find_candidates(ctx);
         }
         fallback
@@ -100,8 +116,18 @@ impl<'a> ModelFallback<'a> {
 
     /// Finds the open rungs.
     fn find_candidates(&mut self, ctx: &RequestContext) {
+        if let Some(task) = ctx.named_task() {
+            let account = &self.account;
+            self.candidates = terms::open_candidates(self.shared, ctx, account, task, &self.model);
+            self.candidates.reverse();
+            self.state = FallbackState::new(task.pin_primary, self.candidates.len());
+            return;
+        }
         let snapshot = &ctx.snapshot;
         let spec = &self.model.spec;
+        if spec.fallbacks.is_empty() {
+            return;
+        }
         let models = spec.fallbacks.iter().rev();
         let indices = models.filter_map(|id| Some(snapshot.catalog.model(id.as_str())?.0));
         let open = indices.map(|index| snapshot.models.get(index));
@@ -110,11 +136,7 @@ impl<'a> ModelFallback<'a> {
     }
 
     fn is_open(&self, model: &ModelRuntime) -> bool {
-        let candidate = FallbackCandidate {
-            is_allowed: Catalog::access(&self.account, &model.spec) == Access::Allowed,
-            is_external: model.spec.is_external(),
-        };
-        candidate.is_open(self.shared.runtime.flags().allow_cloud_fallback)
+        terms::is_open(self.shared, &self.account, model)
     }
 
     /// The model to ask now.
@@ -134,7 +156,25 @@ impl<'a> ModelFallback<'a> {
 
     /// The guard has come down since this model was chosen: nothing may be sent there any more.
     pub fn is_barred(&self) -> bool {
-        self.primary.is_some() && !self.is_open(&self.model)
+        let primary = self.primary.as_ref();
+        // Back at the model that was asked for, no guard is asked.
+        let is_fallback = primary.is_some_and(|it| !Arc::ptr_eq(&it.model, &self.model));
+        is_fallback && !self.is_open(&self.model)
+    }
+
+    /// Returns whether the request goes on to another model where no endpoint of the present one is usable. A
+    /// model that is to be loaded is left for one that is ready, and for no other.
+    pub fn has_alternative(&self, attempts: u32) -> bool {
+        let may_leave = |reason| self.state.may_fall_back(reason, attempts);
+        if !may_leave(FallbackReason::Unhealthy) {
+            return false;
+        }
+        let is_cold = self.model.spec.process.is_some() && self.model.gate.is_cold();
+        !is_cold || self.candidates.iter().any(|it| self.is_warm(it))
+    }
+
+    fn is_warm(&self, model: &ModelRuntime) -> bool {
+        self.is_open(model) && model.gate.gauges().usable_endpoints > 0
     }
 
     /// State of the fallback, for the retry decisions of the attempts.
@@ -147,9 +187,14 @@ impl<'a> ModelFallback<'a> {
         self.call.as_ref()
     }
 
+    fn has_awaited(&self) -> bool {
+        let primary = self.primary.as_ref();
+        primary.is_some_and(|it| it.awaited.is_some())
+    }
+
     /// The request for the present model. To be taken once at each.
     pub fn call(&mut self) -> Result<Call, Refusal> {
-        let call = match self.candidates.is_empty() {
+        let call = match self.candidates.is_empty() && !self.has_awaited() {
             true => self.call.take(),
             false => self.call.clone(),
         };
@@ -176,25 +221,35 @@ impl<'a> ModelFallback<'a> {
             ModelError::Fallback(reason, refusal) => (Some(reason), refusal),
         };
         let cause = refusal.clone();
-        let left = || Box::new((Arc::clone(&self.model), refusal));
-        let (primary, first_refusal) = (**self.primary.get_or_insert_with(left)).clone();
+        let is_cold = reason == Some(FallbackReason::Cold);
         let leaves = self
             .state
             .may_fall_back(reason.unwrap_or(FallbackReason::Failed), ctx.attempts);
-        let Some(next) = leaves.then(|| self.next_open()).flatten() else {
+        let (primary, first_refusal) = self.leave(refusal, is_cold && leaves);
+        let next = match leaves.then(|| self.next_open(is_cold)).flatten() {
+            Some(next) => {
+                if let Some(reason) = reason {
+                    self.model.metrics.record_fallback(reason);
+                }
+                self.state.record_fallback(self.candidates.len());
+                Some(next)
+            }
+            None => self.return_to_awaited(ctx.attempts),
+        };
+        let Some(next) = next else {
             ctx.set_model(&primary, &primary);
             return Err(first_refusal.into());
         };
-        if let Some(reason) = reason {
-            self.model.metrics.record_fallback(reason);
-        }
-        self.state.record_fallback(self.candidates.len());
-        self.is_resumed = false;
+        self.is_resumed = Arc::ptr_eq(&next, &self.model);
         self.model = next;
         ctx.set_model(&self.model, &primary);
         let now_us = self.shared.clock.micros();
+        let cause = match is_cold {
+            true => FallbackReason::Cold.name(),
+            false => cause.cause(),
+        };
         ctx.trace
-            .record_fallback(now_us, &self.model.spec.id, &cause);
+            .record_fallback(now_us, &self.model.spec.id, cause);
         match &self.call {
             Some(call) => {
                 ctx.exchange_quota(&self.account, &self.model, call);
@@ -204,10 +259,44 @@ impl<'a> ModelFallback<'a> {
         }
     }
 
-    /// The guard may have come down while the request waited.
-    fn next_open(&mut self) -> Option<Arc<ModelRuntime>> {
+    /// Takes note of the error of the present model; returns the model asked for, with its own.
+    fn leave(&mut self, refusal: Refusal, is_awaited: bool) -> (Arc<ModelRuntime>, Refusal) {
+        let model = &self.model;
+        let left = || {
+            Box::new(PrimaryModel {
+                model: Arc::clone(model),
+                refusal: refusal.clone(),
+                awaited: None,
+            })
+        };
+        let primary = self.primary.get_or_insert_with(left);
+        if Arc::ptr_eq(&primary.model, model) {
+            // Its latest word, where the request has come back to it.
+            primary.refusal = refusal;
+        }
+        if is_awaited && primary.awaited.is_none() {
+            primary.awaited = Some(Arc::clone(model));
+        }
+        (Arc::clone(&primary.model), primary.refusal.clone())
+    }
+
+    /// Goes back to the model that was left because it has to be loaded: no other is left, and none has begun to work.
+    fn return_to_awaited(&mut self, attempts: u32) -> Option<Arc<ModelRuntime>> {
+        let awaited = self.primary.as_mut()?.awaited.take();
+        let awaited = awaited.filter(|_| attempts < ATTEMPTS_MAX)?;
+        self.candidates.clear();
+        self.state.record_return();
+        Some(awaited)
+    }
+
+    /// Next model that is open, and ready where it `must_be_warm`. The guard may have come down while the request waited.
+    fn next_open(&mut self, must_be_warm: bool) -> Option<Arc<ModelRuntime>> {
         while let Some(next) = self.candidates.pop() {
-            if self.is_open(&next) {
+            let is_next = match must_be_warm {
+                true => self.is_warm(&next),
+                false => self.is_open(&next),
+            };
+            if is_next {
                 return Some(next);
             }
         }

@@ -22,10 +22,13 @@ pub mod request_head;
 pub mod respond;
 mod routing;
 mod run;
+mod stored_input;
 mod task;
+mod terms;
 mod upstream;
 
 pub use admission::interim;
+pub use billing::OwedCharge;
 pub use context::RequestContext;
 pub use downstream::{Downstream, DownstreamClosed, RequestHead, ResponseHead};
 pub use entry::{enter, settle_account};
@@ -34,3 +37,4 @@ pub use origin::JobHeader;
 pub use request::InferenceRequest;
 pub use request_head::{AuthenticatedRequest, ForwardArrivalError, RequestedOperation};
 pub use run::run;
+pub use stored_input::check_stored_input;

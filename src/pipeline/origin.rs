@@ -15,7 +15,7 @@ pub enum Origin {
     /// Another node that forwards a request of its own client or job.
     Peer,
     /// A durable job that a worker runs.
-    Job(JobHeader),
+    Job(Box<JobHeader>),
 }
 
 /// Data of a job that a worker knows before the pipeline runs it.
@@ -27,6 +27,8 @@ pub struct JobHeader {
     pub account: AccountId,
     /// Moment at which the run ends, by the job's own deadline rule, on the process's clock.
     pub deadline: Millis,
+    /// Time since its create.
+    pub age: Millis,
 }
 
 /// Writer of the inference event of a request.

@@ -61,6 +61,8 @@ enum RelayStop {
     Deadline,
     Silence,
     Broken,
+    /// The server reported a failure of its own in a good answer, or answered in a form that is none of its kind's.
+    Failed,
     /// The model's task does not let it pass.
     Task(Refusal),
 }
@@ -69,7 +71,10 @@ impl From<ResponseError> for RelayStop {
     fn from(error: ResponseError) -> RelayStop {
         match error {
             ResponseError::Refused(refusal) => RelayStop::Task(*refusal),
-            _ => RelayStop::Broken,
+            ResponseError::BackendFailed | ResponseError::Malformed => RelayStop::Failed,
+            ResponseError::EventTooLong
+            | ResponseError::ResponseTooLong
+            | ResponseError::EndedEarly => RelayStop::Broken,
         }
     }
 }
@@ -219,16 +224,19 @@ impl<'a, D: Downstream> Relay<'a, D> {
                 Ok(ReadRound::End(bytes))
                     if self.may_be_error(transformer) && transformer.is_error(&bytes) =>
                 {
-                    break RelayStop::Broken;
+                    break RelayStop::Failed;
                 }
                 Ok(ReadRound::End(bytes)) => {
                     return (RelayResult::Whole, self.finish(transformer, bytes).await);
                 }
                 // The client has the end mark, or gets it now: nothing was lost by a server that does not
                 // end its framing.
-                Err(RelayStop::Broken | RelayStop::Silence | RelayStop::Deadline)
-                    if transformer.is_done() =>
-                {
+                Err(
+                    RelayStop::Broken
+                    | RelayStop::Failed
+                    | RelayStop::Silence
+                    | RelayStop::Deadline,
+                ) if transformer.is_done() => {
                     let last = self.out.split().freeze();
                     return (RelayResult::Whole, self.finish(transformer, last).await);
                 }
@@ -247,7 +255,10 @@ impl<'a, D: Downstream> Relay<'a, D> {
                     self.out.extend_from_slice(&chunk);
                 }
                 // The status already reports the failure.
-                Ok(_) | Err(RelayStop::Broken | RelayStop::Silence | RelayStop::Task(_)) => break,
+                Ok(_)
+                | Err(
+                    RelayStop::Broken | RelayStop::Failed | RelayStop::Silence | RelayStop::Task(_),
+                ) => break,
                 Err(RelayStop::Deadline) => {
                     return (RelayResult::Abandoned, Err(Refusal::DeadlinePassed.into()));
                 }
@@ -526,6 +537,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
         transformer: &mut ResponseTransformer,
     ) -> (RelayResult, Result<(), RequestError>) {
         self.record_usage(transformer);
+        self.ctx.has_model_failed = matches!(stop, RelayStop::Failed);
         let (relayed, refusal, outcome) = match stop {
             RelayStop::ClientGone if transformer.is_done() => {
                 self.ctx.set_outcome(RequestOutcome::Completed);
@@ -540,7 +552,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
                 Refusal::DeadlinePassed,
                 RequestOutcome::CutByDeadline,
             ),
-            RelayStop::Silence | RelayStop::Broken => (
+            RelayStop::Silence | RelayStop::Broken | RelayStop::Failed => (
                 RelayResult::ServerFailed,
                 Refusal::UpstreamLost,
                 RequestOutcome::CutByBackend,

@@ -30,12 +30,12 @@ pub fn read_call(
     body: Bytes,
 ) -> Result<Call, Refusal> {
     let named = path_model.as_ref();
-    let named = named.and_then(|model| ctx.snapshot.catalog.model(model));
+    let named = named.and_then(|model| ctx.snapshot.catalog.task_of(model));
     let content_type = head.headers.text_of("content-type");
     let leaves = is_costly(ctx, &body);
     let request = RequestBody {
         operation,
-        task: named.map(|(_, spec)| spec.task),
+        task: named,
         path_model,
         content_type,
         body,

@@ -15,6 +15,16 @@ use crate::telemetry::RequestOutcome;
 
 /// The shortest wait a client library is asked for; below it, all that were refused come back at once.
 const RETRY_AFTER_MS_MIN: u64 = 100;
+/// Header with the milliseconds for which a request waited until its model was loaded.
+pub const LOAD_MS: &str = "x-infergate-load-ms";
+
+/// Bytes of a sign of life to the client of a stream.
+pub enum SignOfLife {
+    /// Comment, which a dialect may send in a form of its own.
+    Comment(Bytes),
+    /// Event of the client's dialect.
+    Event(Bytes),
+}
 
 /// Returns the outcome of a request that ends with this refusal.
 pub fn outcome_of(refusal: &Refusal) -> RequestOutcome {
@@ -76,6 +86,9 @@ pub async fn refuse(
         }
     }
     head.extend(ctx.rate_lines().iter());
+    if let Some(ms) = ctx.load_ms() {
+        head.append(LOAD_MS, ms.to_string().as_bytes());
+    }
     if rendered.never_retry {
         head.append("x-should-retry", b"false");
     }
@@ -175,14 +188,14 @@ pub async fn refuse_unread(
     downstream.finish(rendered.body.into()).await
 }
 
-/// A comment to a streaming client that still waits; the first one commits the status 200.
+/// A sign of life to a streaming client that still waits; the first one commits the status 200.
 ///
 /// # Errors
 /// The client is gone.
-pub async fn comment(
+pub async fn sign_of_life(
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
-    text: &'static [u8],
+    sign: SignOfLife,
 ) -> Result<(), DownstreamClosed> {
     if !ctx.response_started {
         let mut head = ResponseHead::new(200);
@@ -196,8 +209,11 @@ pub async fn comment(
         ctx.status = 200;
         ctx.is_streaming = true;
     }
-    let sign = ctx.dialect().rules().sign_of_life(Bytes::from_static(text));
-    downstream.write(sign).await
+    let bytes = match sign {
+        SignOfLife::Comment(text) => ctx.dialect().rules().sign_of_life(text),
+        SignOfLife::Event(event) => event,
+    };
+    downstream.write(bytes).await
 }
 
 /// Ends a committed stream with an error event and no end mark.

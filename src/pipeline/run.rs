@@ -6,15 +6,13 @@
 //! Guards hold what is taken on the way (body memory, permit, queue slot, in-flight count) and are released
 //! by drop. Leaving early, cancellation and panic need no code.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::admission::PermitRequest;
 use infergate_core::api::{Call, Operation, body};
-use infergate_core::routing::FallbackReason;
 use tokio::sync::SemaphorePermit;
 
+use super::admission::heartbeat::wait_interval;
 use super::attempt::progress::comment_interval;
 use super::attempt::request::ModelRequest;
 use super::attempt::{Attempts, RespondingUpstream};
@@ -28,7 +26,7 @@ use super::permit_request::{permit_request, tokens_ahead};
 use super::request::{InferenceRequest, ReceivedRequest};
 use super::request_head::{AuthenticatedRequest, RequestedOperation};
 use super::routing::EndpointPreference;
-use super::{request_body, task};
+use super::{request_body, task, terms};
 use crate::plugin::TaskSession;
 use crate::state::{BodyShare, Shared};
 use crate::upstream::{ModelRuntime, Permit};
@@ -59,21 +57,19 @@ pub async fn run(
     let slot = translation_slot(shared, downstream, ctx, &received.body).await?;
     let named = (operation, path_model);
     let head = downstream.request_head();
-    let call = parse_call(head, ctx, named, &received.body, &mut body_share)?;
+    let mut call = parse_call(head, ctx, named, &received.body, &mut body_share)?;
     drop(slot);
     ctx.set_end_user(call.client_id.as_deref());
     // 5. The model, and whether this account may use it.
-    let AuthenticatedRequest {
-        account,
-        requested_timeout,
-        ..
-    } = &received.authenticated;
+    let account = &received.authenticated.account;
+    let requested_timeout = received.authenticated.requested_timeout;
     let model = match model {
         Some(model) => model,
         None => find_model(ctx, &call.model, account)?,
     };
+    call = terms::fill_in(ctx, call, &mut body_share)?;
     // 6. One deadline for queue, server and stream, and what the request may cost of the day.
-    ctx.set_deadline(model.spec.timeout_secs, *requested_timeout);
+    ctx.set_deadline(model.spec.timeout_secs, requested_timeout);
     ctx.reserve_quota(&account.spec, &model, &call)?;
     if ctx.can.charges_rate {
         ctx.account_guard = account.enter(|| tokens_ahead(&call), || shared.clock.recent())?;
@@ -94,7 +90,8 @@ pub async fn run(
         };
         if is_outdated {
             let slot = translation_slot(shared, downstream, ctx, &received.body).await?;
-            fallback = reauthorize(shared, downstream, ctx, &mut received, fallback)?;
+            let models = &mut fallback;
+            reauthorize(shared, downstream, ctx, &mut received, models, body_share)?;
             drop(slot);
         }
         body_share.shrink(body_share.bytes() - body_bytes);
@@ -161,13 +158,11 @@ async fn start_at_model(
     let preference = EndpointPreference::find(model, ctx, call, priority, clock);
     wanted.endpoint_order = preference.order.clone();
     wanted.is_retry = fallback.is_resumed();
-    let state = fallback.state();
-    wanted.has_alternative = state.may_fall_back(FallbackReason::Unhealthy, ctx.attempts);
+    wanted.has_alternative = fallback.has_alternative(ctx.attempts);
     // 9, 10. A permit, then the request; again elsewhere while the budget allows. A node that forwards sends
     // its own signs of life, and takes a head for an answer.
     let has_comments = attempts.is_streaming() && downstream.can_stream() && ctx.can.heartbeats;
-    let heartbeat = Duration::from_secs(model.spec.queue_heartbeat_secs);
-    let heartbeat = (has_comments && !heartbeat.is_zero()).then_some(heartbeat);
+    let heartbeat = wait_interval(&model.spec).filter(|_| has_comments);
     ctx.comment_interval = comment_interval(&model.spec).filter(|_| has_comments);
     let upstream = attempts
         .run(downstream, ctx, &mut wanted, heartbeat, fallback, permit)
@@ -234,9 +229,11 @@ fn reauthorize<'a>(
     downstream: &impl Downstream,
     ctx: &mut RequestContext,
     received: &mut ReceivedRequest,
-    former: ModelFallback<'a>,
-) -> Result<ModelFallback<'a>, RequestError> {
+    models: &mut ModelFallback<'a>,
+    body_share: &mut BodyShare,
+) -> Result<(), RequestError> {
     ctx.snapshot = shared.snapshot.load_full();
+    ctx.terms = None;
     let head = downstream.request_head();
     let (authenticated, requested) = AuthenticatedRequest::read(head, ctx)?;
     let RequestedOperation::Call(operation, path_model) = requested else {
@@ -249,9 +246,11 @@ fn reauthorize<'a>(
     received.authenticated = authenticated;
     let account = &received.authenticated.account;
     let model = find_model(ctx, &call.model, account)?;
+    let call = terms::fill_in(ctx, call, body_share)?;
     ctx.exchange_quota(&account.spec, &model, &call);
     ctx.set_model(&model, &model);
-    let mut fallback = ModelFallback::begin(shared, ctx, &account.spec, model, call);
-    fallback.resume_after(former.model());
-    Ok(fallback)
+    let mut resumed = ModelFallback::begin(shared, ctx, &account.spec, model, call);
+    resumed.resume_after(models.model());
+    *models = resumed;
+    Ok(())
 }

@@ -2,6 +2,8 @@
 //! which change while it runs.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
@@ -113,6 +115,94 @@ pub struct Config {
     /// Send `cf-ai-cost-metric-name-N` and `-value-N` on every answer; up to 16 of them
     #[arg(long = "cost-metric", value_name = "NAME=VALUE", value_parser = cost_metric)]
     pub cost_metrics: Vec<CostMetric>,
+
+    /// Memory of a simulated card
+    #[command(flatten)]
+    pub vram: VramConfig,
+
+    /// Manners of the process
+    #[command(flatten)]
+    pub process: ProcessConfig,
+}
+
+/// Manners of the simulated container as a process.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ProcessConfig {
+    /// Ignore SIGTERM and SIGINT, as a server that hangs
+    #[arg(long)]
+    pub ignore_term: bool,
+
+    /// Start a worker process, as a server with several GPUs; it does not end with the server
+    #[arg(long)]
+    pub fork_worker: bool,
+
+    /// Leave the process group; of a server with --fork-worker its worker does
+    #[arg(long)]
+    pub escape_group: bool,
+}
+
+/// VRAM of the simulated container.
+#[derive(Args, Clone, Debug, Default)]
+pub struct VramConfig {
+    /// Simulated card to take memory of, given once for each or with commas between them: a directory with a card.json
+    /// such as {"total_mib": 24576}
+    #[arg(long, value_name = "DIR", requires = "vram_mib", value_delimiter = ',')]
+    pub vram_card: Vec<PathBuf>,
+
+    /// Memory of each card to take before requests are served; routes answer 503 meanwhile. When the card has not as
+    /// much: exit status 1
+    #[arg(
+        long,
+        value_name = "MIB",
+        requires = "vram_card",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub vram_mib: u64,
+
+    /// Time that taking it lasts
+    #[arg(
+        long,
+        value_name = "SECS",
+        default_value_t = 0,
+        conflicts_with = "load_mib_per_sec"
+    )]
+    pub load_secs: u32,
+
+    /// Speed of taking it [default: at once]
+    #[arg(long, value_name = "MIB")]
+    pub load_mib_per_sec: Option<u32>,
+
+    /// Memory of each card to take when the first request is worked on, beyond --vram-mib
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    pub vram_growth_mib: u64,
+
+    /// Serve POST /sleep and /wake_up, which give the memory of the cards up and take it again, and GET /is_sleeping
+    #[arg(long)]
+    pub sleepable: bool,
+
+    /// Memory of each card that a sleeping server keeps
+    #[arg(long, value_name = "MIB", default_value_t = 0, requires = "sleepable")]
+    pub asleep_mib: u64,
+
+    /// Time for which memory stays taken after the server has ended
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub vram_release_ms: u64,
+}
+
+impl VramConfig {
+    /// Time that taking the memory lasts.
+    pub(super) fn load_time(&self) -> Duration {
+        match self.load_mib_per_sec {
+            Some(rate) => Duration::from_secs_f64(self.vram_mib as f64 / f64::from(rate.max(1))),
+            None => Duration::from_secs(self.load_secs.into()),
+        }
+    }
+
+    /// Time from the end of the server to that of its memory.
+    pub(super) fn release_time(&self) -> Duration {
+        Duration::from_millis(self.vram_release_ms)
+    }
 }
 
 /// A metric of the billing headers.
@@ -200,6 +290,8 @@ impl Default for Config {
             stream_usage: StreamUsage::Last,
             neurons: None,
             cost_metrics: Vec::new(),
+            vram: VramConfig::default(),
+            process: ProcessConfig::default(),
         }
     }
 }

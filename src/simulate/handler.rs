@@ -31,7 +31,7 @@ use super::request::{self, EmbeddingRequest, SimulatorRequest, TextRequest};
 use super::state::SimulatorState;
 use super::task::TaskOutput;
 use super::text::{SimulatedText, TextLength, hash};
-use super::{llama_server, task, tei, tgi};
+use super::{llama_server, sleep as asleep, task, tei, tgi};
 
 /// Largest request body: twice what the gateway takes by default, so that its limit shows first.
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
@@ -57,10 +57,14 @@ pub(super) async fn answer(
             control::answer(&shared.stats, &shared.faults, &parts.method, path, &body);
         return Ok(respond(status, json.to_string()));
     }
+    if let Some((status, json)) = asleep::answer(&shared, &parts.method, path).await {
+        return Ok(respond(status, json.to_string()));
+    }
     let Some(route) = dialect::route(dialect, &parts.method, path) else {
         return Ok(refuse(dialect, 404, "Not Found"));
     };
-    if shared.is_loading() {
+    let is_health_of_sleeper = route == SimulatorRoute::Health && *shared.is_asleep.borrow();
+    if shared.is_loading() && !is_health_of_sleeper {
         return Ok(respond(503, dialect::loading(dialect)));
     }
     match route {
@@ -103,7 +107,8 @@ async fn read(body: Incoming) -> Result<Result<Bytes, TooLarge>, ConnectionCut> 
 impl SimulatorState {
     fn is_loading(&self) -> bool {
         let secs = self.config.loading_secs;
-        secs > 0 && self.started.elapsed() < Duration::from_secs(secs)
+        !self.has_vram.load(Relaxed)
+            || secs > 0 && self.started.elapsed() < Duration::from_secs(secs)
     }
 
     fn created_secs(&self) -> u64 {
@@ -185,6 +190,7 @@ impl SimulatorState {
             let (status, body) = dialect::overloaded(dialect);
             return Ok(respond(status, body));
         };
+        self.work_started.notify_one();
         if fault == Some(Fault::Stall) {
             // Ends when the client leaves, which drops this future and the slot with it.
             pending::<Infallible>().await;

@@ -25,6 +25,7 @@ mod openai;
 mod pace;
 mod request;
 mod server;
+mod sleep;
 mod state;
 mod stats;
 mod task;
@@ -34,9 +35,14 @@ mod tests;
 mod text;
 mod tgi;
 mod usage;
+mod vram;
+mod worker;
 
-pub use config::{Config, CostMetric, Dialect, OverLimit, StreamUsage, Task};
+pub use config::{
+    Config, CostMetric, Dialect, OverLimit, ProcessConfig, StreamUsage, Task, VramConfig,
+};
 pub use fault::{Fault, ServerFault};
 pub use identity::{FINGERPRINT, SIMULATOR_HEADER};
 pub use server::{Simulator, serve};
 pub use stats::StatsSnapshot;
+pub use worker::arrange_process;

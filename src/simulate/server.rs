@@ -7,7 +7,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Response;
@@ -15,6 +15,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -29,6 +30,7 @@ use super::fault::{FaultPoint, Faults};
 use super::handler;
 use super::state::SimulatorState;
 use super::stats::{Stats, StatsSnapshot};
+use super::vram;
 
 /// Connections open at once; beyond it, the kernel's backlog holds newcomers. Above what a load
 /// test opens, below what the usual descriptor limit of a tuned host allows.
@@ -61,6 +63,10 @@ impl Simulator {
             started: Instant::now(),
             started_unix_secs: now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             ordinal: AtomicU64::new(0),
+            has_vram: AtomicBool::new(config.vram.vram_card.is_empty()),
+            is_asleep: watch::Sender::new(false),
+            vram_settled: watch::Sender::new(0),
+            work_started: Notify::new(),
             weights: Default::default(),
             config,
         };
@@ -87,17 +93,23 @@ impl Simulator {
     }
 
     /// Serve on `listener` until `shutdown` resolves; open connections are then closed.
+    ///
+    /// # Errors
+    /// The memory that is configured cannot be taken: of kind `OutOfMemory` when the card is full.
     pub async fn serve(
         &self,
         listener: TcpListener,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
         let mut shutdown = pin!(shutdown);
+        // Keeps the memory of the server until it is dropped.
+        let mut vram = pin!(vram::hold(&self.shared));
         // Dropping the set ends its tasks, so none outlives this call.
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
-                () = &mut shutdown => return Ok(()),
+                () = &mut shutdown => break,
+                error = &mut vram => return Err(error),
                 Some(_ended) = connections.join_next() => {}
                 accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
                     match accepted {
@@ -109,6 +121,12 @@ impl Simulator {
                 }
             }
         }
+        drop(connections);
+        let release_time = self.shared.config.vram.release_time();
+        if !release_time.is_zero() {
+            sleep(release_time).await;
+        }
+        Ok(())
     }
 }
 

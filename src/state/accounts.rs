@@ -126,6 +126,19 @@ impl Account {
         lines
     }
 
+    /// Returns the lines of the Replicate API: what is left of the requests of a minute, and whole seconds until all are.
+    pub fn request_rate_lines(&self, now: Millis) -> RateLines {
+        let mut lines = RateLines::default();
+        if let Some(rate) = &self.requests {
+            let status = rate.lock().status(now);
+            let reset_secs = status.reset.0.div_ceil(1000);
+            lines.push("ratelimit-limit", format_args!("{}", status.limit));
+            lines.push("ratelimit-remaining", format_args!("{}", status.remaining));
+            lines.push("ratelimit-reset", format_args!("{reset_secs}"));
+        }
+        lines
+    }
+
     /// Takes one request of the account's pace, unless as many requests are under way as the account may
     /// have.
     ///
@@ -582,6 +595,24 @@ mod tests {
         enter(1000).unwrap().unwrap().settle(None, Millis(0));
         assert!(enter(1).is_err());
         assert_eq!(account.in_flight.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn lines_of_the_replicate_api_count_requests_and_whole_seconds() {
+        let spec = AccountSpec {
+            requests_per_minute: Some(60),
+            tokens_per_minute: Some(600),
+            ..AccountSpec::anonymous()
+        };
+        let accounts = Accounts::default().next_generation(&[spec], true, Millis::ZERO);
+        let account = accounts.identify(&Fields::default()).unwrap();
+        account.take_unit(Millis(0)).unwrap();
+        let left = [
+            ("ratelimit-limit", "60".to_owned()),
+            ("ratelimit-remaining", "59".to_owned()),
+            ("ratelimit-reset", "1".to_owned()),
+        ];
+        assert_eq!(text(&account.request_rate_lines(Millis(500))), left);
     }
 
     #[test]

@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::http1::Fields;
 
 /// Headers that a page may read, besides `headers.pass` and those that browsers show anyway.
-const EXPOSED: [&str; 13] = [
+const EXPOSED: [&str; 14] = [
     "cf-ai-neurons",
     "request-id",
     "retry-after",
     "retry-after-ms",
+    "x-infergate-load-ms",
     "x-infergate-model",
     "x-ratelimit-limit-requests",
     "x-ratelimit-limit-tokens",

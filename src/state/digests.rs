@@ -19,6 +19,9 @@ impl ConfigSnapshot {
             let values = json!([spec.aliases, spec.task]);
             (spec.id.as_str().to_owned(), values)
         });
+        let tasks = self.catalog.named_tasks().iter();
+        let tasks = tasks.map(|task| (task.id.as_str().to_owned(), json!(task)));
+        let models = models.chain(tasks);
         let tariffs = self.catalog.models().iter().map(|spec| {
             let values = json!([
                 spec.tariff,

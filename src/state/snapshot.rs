@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::header::HeaderName;
 use infergate_core::admission::bodies::BodyLimits;
 use infergate_core::deadline::DeadlineRule;
-use infergate_core::model::{AccountSpec, Catalog, ModelSpec};
+use infergate_core::model::{AccountSpec, Catalog, ModelSpec, NamedTask};
 use infergate_core::{AccountId, Millis};
 
 use super::accounts::Accounts;
@@ -30,6 +30,8 @@ pub struct SnapshotParts {
     pub site: Arc<str>,
     /// All models.
     pub models: Vec<Arc<ModelSpec>>,
+    /// Named tasks.
+    pub tasks: Vec<Arc<NamedTask>>,
     /// Plugins of the models.
     pub plugins: PluginSnapshot,
     /// All accounts.
@@ -113,7 +115,7 @@ impl ConfigSnapshot {
         metrics: &Metrics,
     ) -> ConfigSnapshot {
         let connect_timeout = Duration::from_millis(plan.timeouts.connect_ms);
-        let catalog = Catalog::new(plan.models);
+        let catalog = Catalog::with_tasks(plan.models, plan.tasks);
         let models =
             self.models
                 .next_generation(&catalog, &plan.plugins, connect_timeout, clock, metrics);
@@ -151,7 +153,7 @@ impl ConfigSnapshot {
         metrics: &Metrics,
     ) -> ConfigSnapshot {
         let connect_timeout = Duration::from_millis(self.timeouts.connect_ms);
-        let catalog = Catalog::new(models);
+        let catalog = Catalog::with_tasks(models, self.catalog.named_tasks().to_vec());
         let models =
             self.models
                 .next_generation(&catalog, &self.plugins, connect_timeout, clock, metrics);

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime};
 
 use infergate_core::Millis;
+use infergate_core::vram::HostTime;
 use rustix::time::{ClockId, clock_gettime};
 use time::OffsetDateTime;
 use time::format_description::BorrowedFormatItem;
@@ -189,6 +190,16 @@ impl UnixOffset {
         self.zero_unix_nano
             .saturating_add(micros.saturating_mul(1000))
     }
+}
+
+/// The host's time, which all of its processes share: it counts through a suspend.
+pub fn host_time() -> HostTime {
+    let since_boot = clock_gettime(ClockId::Boottime);
+    let (secs, nanos) = (
+        since_boot.tv_sec.cast_unsigned(),
+        since_boot.tv_nsec.cast_unsigned(),
+    );
+    HostTime(secs * 1000 + nanos / 1_000_000)
 }
 
 /// Microseconds that the calling thread has run on a processor: its own clock, which stands still

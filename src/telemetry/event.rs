@@ -237,6 +237,10 @@ pub struct InferenceEvent {
     pub local_queue_size: u32,
     /// The site it entered by.
     pub source_site: Arc<str>,
+    /// Life of the model's slot that answered, or was tried last; none of an endpoint by URL.
+    pub container_id: Option<Arc<str>>,
+    /// Wait for the model to be loaded; none where it was ready.
+    pub load_wait_us: Option<u64>,
     /// Marks.
     pub flags: EventFlags,
     /// Kind of caller: `rest` for the HTTP dialects, `job` for jobs.
@@ -304,6 +308,8 @@ pub(crate) fn sample_event(request_id: &str) -> InferenceEvent {
         path: Arc::from([Arc::from("fra/a1")]),
         local_queue_size: 0,
         source_site: "fra".into(),
+        container_id: None,
+        load_wait_us: None,
         flags: EventFlags::default(),
         request_source: "rest",
         plugins: Vec::new(),

@@ -159,6 +159,19 @@ struct SinkState {
 }
 
 impl EventSink {
+    /// Starts a writer of rendered lines alone, of which so many may wait. `what` names them in the log.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start_lines(
+        what: &'static str,
+        config: &EventsConfig,
+        clock: Clock,
+        queue_lines: usize,
+    ) -> io::Result<EventSink> {
+        Self::start_of(what, config, clock, queue_lines, WRITE_INTERVAL)
+    }
+
     /// Starts the writer thread. Without a file, events are dropped silently until
     /// [`reconfigure`](EventSink::reconfigure) names one.
     pub fn start(config: &EventsConfig, clock: Clock) -> io::Result<EventSink> {
@@ -171,13 +184,30 @@ impl EventSink {
         queue_events: usize,
         write_interval: Duration,
     ) -> io::Result<EventSink> {
+        Self::start_of(
+            "inference events",
+            config,
+            clock,
+            queue_events,
+            write_interval,
+        )
+    }
+
+    fn start_of(
+        what: &'static str,
+        config: &EventsConfig,
+        clock: Clock,
+        queue_events: usize,
+        write_interval: Duration,
+    ) -> io::Result<EventSink> {
         let queue = Arc::new(EventQueue::new(queue_events));
         let (alive, done) = mpsc::sync_channel(0);
         let shared = Arc::new(SinkState::default());
         shared
             .enabled
             .store(config.file.is_some(), Ordering::Relaxed);
-        let writer = EventWriter::new(config, clock, &shared, &queue, write_interval, alive);
+        let mut writer = EventWriter::new(config, clock, &shared, &queue, write_interval, alive);
+        writer.what = what;
         let thread = thread::Builder::new()
             .name("events".into())
             .spawn(move || writer.run())?;
@@ -193,6 +223,11 @@ impl EventSink {
     /// Hands an event over. Never blocks; makes no system call but the one that wakes a writer at rest.
     pub fn write(&self, event: InferenceEvent) {
         self.push(EventContent::Event(event), None);
+    }
+
+    /// Hands over a line that was rendered before, newline included. Never blocks.
+    pub fn write_line(&self, line: Bytes) {
+        self.push(EventContent::Line(line), None);
     }
 
     /// Hands an event over and says when it is on the disk. Events of one interval share one
@@ -319,6 +354,8 @@ struct EventWriter {
     waiting: Vec<oneshot::Sender<StoreResult>>,
     /// The last write failed: it is logged when this changes, not each time.
     failing: bool,
+    /// Name of the lines in the log.
+    what: &'static str,
     /// Dropped with the thread, which `close` waits for.
     _alive: SyncSender<()>,
 }
@@ -346,6 +383,7 @@ impl EventWriter {
             batch: Vec::new(),
             waiting: Vec::new(),
             failing: false,
+            what: "events",
             _alive: alive,
         }
     }
@@ -475,13 +513,13 @@ impl EventWriter {
         match problem {
             Some(problem) => {
                 if !self.failing {
-                    tracing::warn!(%problem, "cannot write inference events, dropping them");
+                    tracing::warn!(%problem, "cannot write {}, dropping them", self.what);
                 }
                 self.failing = true;
                 *self.shared.last_error.lock() = Some(problem.to_string());
             }
             None if self.failing => {
-                tracing::info!("inference events are written again");
+                tracing::info!("{} are written again", self.what);
                 self.failing = false;
                 *self.shared.last_error.lock() = None;
             }

@@ -12,9 +12,12 @@ use parking_lot::RwLock;
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry,
 };
+
+use super::duty_metrics::DutyMetrics;
+use super::webhook_metrics::WebhookMetrics;
 
 /// Label of jobs whose model is not configured.
 const NO_MODEL: &str = "(none)";
@@ -62,6 +65,10 @@ pub struct JobLevels {
     pub is_up: bool,
     /// The store accepts further jobs.
     pub is_accepting: bool,
+    /// Part of the bytes that jobs which have not ended may have.
+    pub memory_ratio: f64,
+    /// Kind of the store of files, and the bytes of those.
+    pub files: (&'static str, u64),
 }
 
 /// End of a job, as it is counted.
@@ -117,6 +124,10 @@ struct ModelSeries {
 /// Metrics of durable jobs of a process.
 pub struct JobMetrics {
     registry: Registry,
+    /// Duties of the process.
+    pub duties: DutyMetrics,
+    memory: GaugeVec,
+    files: IntGaugeVec,
     released: IntCounterVec,
     refused_writes: IntCounterVec,
     up: IntGaugeVec,
@@ -124,6 +135,8 @@ pub struct JobMetrics {
     calls: HistogramVec,
     batches: HistogramVec,
     errors: IntCounterVec,
+    /// Webhooks of jobs.
+    pub webhooks: WebhookMetrics,
     /// Configured models; the series of one are made at its first job. Written at a reload and then.
     models: RwLock<BTreeMap<ModelId, Option<Arc<ModelSeries>>>>,
     /// By key. Written when a queue is first seen and at a reload.
@@ -134,7 +147,19 @@ pub struct JobMetrics {
 impl Default for JobMetrics {
     fn default() -> Self {
         let registry = Registry::new();
+        let memory = Opts::new(
+            "infergate_store_memory_ratio",
+            "part of the bytes that jobs which have not ended may have",
+        );
         JobMetrics {
+            duties: DutyMetrics::new(&registry),
+            memory: register(&registry, GaugeVec::new(memory, &["store"])),
+            files: gauges(
+                &registry,
+                "infergate_files_bytes",
+                "bytes of the files of accounts",
+                "store",
+            ),
             released: counters(
                 &registry,
                 "infergate_jobs_released_total",
@@ -180,6 +205,7 @@ impl Default for JobMetrics {
                 "calls of the store that failed",
                 &["store", "kind"],
             ),
+            webhooks: WebhookMetrics::new(&registry),
             models: RwLock::default(),
             queues: RwLock::default(),
             nameless: ModelSeries::new(NO_MODEL),
@@ -274,6 +300,10 @@ impl JobMetrics {
         };
         set(&self.up, levels.is_up);
         set(&self.accepting, levels.is_accepting);
+        let memory = self.memory.with_label_values(&[STORE]);
+        memory.set(levels.memory_ratio);
+        let (store, bytes) = levels.files;
+        self.files.with_label_values(&[store]).set(bytes as i64);
         for levels in &levels.queues {
             if self.model(&levels.model).is_none() {
                 continue;
@@ -406,7 +436,7 @@ fn labeled(name: &str, value: &str) -> Registry {
     Registry::new_custom(None, Some(labels)).expect("without a prefix there is none to be wrong")
 }
 
-fn register<C: Collector + Clone + 'static>(
+pub(super) fn register<C: Collector + Clone + 'static>(
     registry: &Registry,
     collector: prometheus::Result<C>,
 ) -> C {
@@ -417,7 +447,12 @@ fn register<C: Collector + Clone + 'static>(
     collector
 }
 
-fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+pub(super) fn counters(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> IntCounterVec {
     register(registry, IntCounterVec::new(Opts::new(name, help), labels))
 }
 
@@ -467,6 +502,8 @@ mod tests {
             }],
             is_up: true,
             is_accepting: false,
+            memory_ratio: 0.5,
+            files: ("local", 7),
         }
     }
 
@@ -506,6 +543,8 @@ mod tests {
             r#"infergate_jobs_run_seconds_count{deployable="vp-a"} 1"#,
             r#"infergate_store_up{store="embedded"} 1"#,
             r#"infergate_store_accepting{store="embedded"} 0"#,
+            r#"infergate_store_memory_ratio{store="embedded"} 0.5"#,
+            r#"infergate_files_bytes{store="local"} 7"#,
         ] {
             assert!(shown.contains(line), "no {line} in\n{shown}");
         }

@@ -6,7 +6,7 @@
 
 use infergate_core::routing::Health;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use infergate_core::ModelId;
 use parking_lot::{Mutex, RwLock};
@@ -18,6 +18,7 @@ use super::cluster_metrics::ClusterMetrics;
 pub use super::cluster_metrics::NodeChange;
 use super::event_sink::EventCounts;
 use super::export_metrics::ExportMetrics;
+use super::gpu_metrics::GpuMetrics;
 use super::job_metrics::{JobLevels, JobMetrics};
 pub use super::model_metrics::ModelMetrics;
 use super::otlp::ExportCounts;
@@ -242,6 +243,8 @@ pub struct Metrics {
     no_model: Arc<ModelMetrics>,
     plugins: Arc<PluginMetricsRegistry>,
     jobs: Arc<JobMetrics>,
+    /// Empty in a process without a GPU host.
+    gpu: OnceLock<Arc<GpuMetrics>>,
     /// Held through a scrape, which sets gauges and then reads them.
     scrape: Mutex<()>,
 }
@@ -295,6 +298,7 @@ impl Metrics {
             no_model: Arc::new(ModelMetrics::new(NO_MODEL)),
             plugins: Arc::default(),
             jobs: Arc::default(),
+            gpu: OnceLock::new(),
             scrape: Mutex::default(),
         }
     }
@@ -336,6 +340,11 @@ impl Metrics {
     /// The metrics of durable jobs, for the durable path.
     pub fn jobs(&self) -> &Arc<JobMetrics> {
         &self.jobs
+    }
+
+    /// The metrics of the GPU host, shown from the first call on.
+    pub fn gpu(&self) -> &Arc<GpuMetrics> {
+        self.gpu.get_or_init(Arc::default)
     }
 
     /// Drops the series of every model that is not `configured` any more. Call it at a reload.
@@ -430,6 +439,7 @@ impl Metrics {
             .chain(nameless)
             .chain(self.plugins.gather())
             .chain(self.jobs.gather())
+            .chain(self.gpu.get().into_iter().flat_map(|gpu| gpu.gather()))
             .chain(self.registry.gather());
         TextEncoder::new()
             .encode_to_string(&merge_families(families))

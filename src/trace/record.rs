@@ -135,6 +135,8 @@ pub enum WaitEnd {
 pub struct AttemptStep {
     pub begin_us: u64,
     pub url: Arc<str>,
+    /// Life of the slot that the endpoint is; none of an endpoint by URL.
+    pub instance: Option<Arc<str>>,
     /// The model's name there.
     pub model: Arc<str>,
     pub trace: AttemptTrace,
@@ -225,6 +227,7 @@ pub struct TraceSummary {
     pub code: Option<u32>,
     pub streamed: bool,
     pub queued_us: u64,
+    pub load_wait_us: Option<u64>,
     pub first_byte_us: Option<u64>,
     pub neurons: Option<f64>,
     pub quota: Option<QuotaHold>,
@@ -313,12 +316,12 @@ impl TraceBuilder {
     }
 
     /// Records the next model of the fallback list and why the former one was left.
-    pub fn record_fallback(&mut self, at_us: u64, to: &ModelId, result: &Refusal) {
+    pub fn record_fallback(&mut self, at_us: u64, to: &ModelId, cause: &'static str) {
         self.push_step(|| {
             TraceStep::Fallback(FallbackStep {
                 at_us,
                 to: to.clone(),
-                cause: result.cause(),
+                cause,
             })
         });
     }
@@ -413,6 +416,7 @@ impl TraceBuilder {
             TraceStep::Attempt(AttemptStep {
                 begin_us: began_us,
                 url: Arc::clone(&target.url),
+                instance: target.instance.clone(),
                 model: Arc::clone(&target.backend_model),
                 trace: AttemptTrace::default(),
                 retry: None,

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use infergate_core::admission::Readiness;
 use infergate_core::deadline::DeadlineBound;
 use infergate_core::routing::Candidate;
 use infergate_core::routing::cluster::{Need, NodeView};
@@ -22,7 +23,7 @@ use crate::telemetry::Clock;
 use crate::telemetry::ForwardResult;
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::event::PluginUse;
-use crate::upstream::{AdmissionSnapshot, RankingResult, SiteRanking};
+use crate::upstream::{AdmissionSnapshot, ColdState, RankingResult, SiteRanking};
 
 /// Node that renders the trace.
 #[derive(Clone, Copy)]
@@ -83,6 +84,8 @@ impl RequestTrace {
         put("refusal", self.refusal.map(refusal_json).into());
         put("streamed", end.map(|end| end.streamed).into());
         put("queued_ms", end.map(|end| ms(end.queued_us)).into());
+        let load_wait = end.and_then(|end| end.load_wait_us);
+        put("load_wait_ms", load_wait.map(ms).into());
         let first_byte = end.and_then(|end| end.first_byte_us);
         put("first_byte_at_ms", first_byte.map(ms).into());
         put("total_ms", end.map(|end| self.offset_ms(end.at_us)).into());
@@ -203,6 +206,14 @@ impl RequestTrace {
         put("permits", permits);
         put("endpoints", gauges.endpoints.into());
         put("usable_endpoints", gauges.usable_endpoints.into());
+        put(
+            "load",
+            found
+                .cold
+                .as_deref()
+                .map(|it| load_json(it, found.at_us))
+                .into(),
+        );
         put("candidates", candidates_json(found));
         put("candidates_left_out", found.omitted().into());
         Value::Object(object)
@@ -221,6 +232,7 @@ impl RequestTrace {
             "step": "attempt",
             "at_ms": self.offset_ms(tried.begin_us),
             "endpoint": tried.url,
+            "instance": tried.instance,
             "model": tried.model,
             "connection": connection,
             "connected_at_ms": self.optional_offset_ms(marks.connected_us),
@@ -334,6 +346,21 @@ fn places_json(advice: &RankingResult) -> Vec<Value> {
         })
     };
     advice.ranked.iter().map(place).collect()
+}
+
+/// Renders what a request found of a model that was not ready.
+fn load_json(cold: &ColdState, at_us: u64) -> Value {
+    let (earliest, expected) = match cold.readiness {
+        Readiness::Expected { earliest, expected } => (Some(earliest), Some(expected)),
+        Readiness::Never => (None, None),
+    };
+    let now = Millis(at_us / 1000);
+    json!({
+        "slot": cold.slot,
+        "reason": cold.reason,
+        "earliest_in_ms": earliest.map(|it| it.since(now).0),
+        "expected_in_ms": expected.map(|it| it.since(now).0),
+    })
 }
 
 fn candidates_json(found: &AdmissionSnapshot) -> Value {

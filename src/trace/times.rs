@@ -19,6 +19,8 @@ pub struct RequestTimes {
     /// Start of the wait that goes on.
     wait_begin_us: Option<u64>,
     has_queued_here: bool,
+    /// Waits for the model to be loaded, together; none where it was ready.
+    load_wait_us: Option<u32>,
     /// The first permit of the model was granted.
     granted_us: Option<u64>,
     /// The first byte of the response's body went out.
@@ -54,6 +56,23 @@ impl RequestTimes {
     /// Records a permit; the first one of a model counts.
     pub fn record_grant(&mut self, at_us: u64) {
         self.granted_us.get_or_insert(at_us);
+    }
+
+    /// Records a wait for the model to be loaded, which may have been refused at once.
+    pub fn record_load_wait(&mut self, waited_us: u64) {
+        let waited_us = u32::try_from(waited_us).unwrap_or(u32::MAX);
+        let former = self.load_wait_us.unwrap_or(0);
+        self.load_wait_us = Some(former.saturating_add(waited_us));
+    }
+
+    /// Forgets the waits for the load of a model that another one takes the place of.
+    pub fn forget_load_wait(&mut self) {
+        self.load_wait_us = None;
+    }
+
+    /// Waits for the model to be loaded; none where it was ready on arrival.
+    pub fn load_wait_us(&self) -> Option<u64> {
+        self.load_wait_us.map(u64::from)
     }
 
     /// Forgets the permit of a model that another one takes the place of.
@@ -170,5 +189,18 @@ mod tests {
         times.forget_grant();
         times.record_grant(30);
         assert_eq!(times.inference_us(50), 20);
+    }
+
+    #[test]
+    fn waits_for_a_load_add_up_and_belong_to_one_model() {
+        let mut times = RequestTimes::new(0);
+        assert_eq!(times.load_wait_us(), None);
+        times.record_load_wait(0);
+        assert_eq!(times.load_wait_us(), Some(0));
+        times.record_load_wait(7);
+        times.record_load_wait(5);
+        assert_eq!(times.load_wait_us(), Some(12));
+        times.forget_load_wait();
+        assert_eq!(times.load_wait_us(), None);
     }
 }

@@ -213,7 +213,8 @@ impl HttpClient {
         let mut failed = SendError::Connect("the name has no address".into());
         for dial in dials.in_order() {
             match self.connect(dial).await {
-                Ok(connection) => {
+                Ok(mut connection) => {
+                    connection.set_meter(target.meter());
                     dials.prefer(dial);
                     target.is_distrusted.store(false, Ordering::Relaxed);
                     return Ok((connection, Arc::clone(dial)));

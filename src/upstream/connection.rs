@@ -9,6 +9,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -103,6 +104,8 @@ pub(super) struct UpstreamConnection {
     read_bytes: usize,
     /// The last read took all that there was room for.
     is_read_full: bool,
+    /// Counter of the bytes received, for servers whose progress is watched.
+    meter: Option<Arc<AtomicU64>>,
 }
 
 impl UpstreamConnection {
@@ -135,7 +138,13 @@ impl UpstreamConnection {
             has_answered: false,
             read_bytes: spare::READ_BYTES,
             is_read_full: false,
+            meter: None,
         })
+    }
+
+    /// Counts the bytes received from now on.
+    pub fn set_meter(&mut self, meter: Option<Arc<AtomicU64>>) {
+        self.meter = meter;
     }
 
     /// Returns whether the server has proved an equal identity, or need not.
@@ -255,6 +264,9 @@ impl UpstreamConnection {
         }
         let read = ready!(read)?;
         self.has_answered |= read > 0;
+        if let Some(meter) = &self.meter {
+            meter.fetch_add(read as u64, Ordering::Relaxed);
+        }
         self.is_read_full = read == room;
         if self.is_read_full {
             self.read_bytes = (2 * self.read_bytes).min(READ_BYTES_MAX);

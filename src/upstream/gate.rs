@@ -7,6 +7,9 @@
 
 mod readings;
 mod retry;
+mod slot_meter;
+mod slot_meters;
+mod slots;
 mod snapshot;
 
 use std::num::NonZeroU64;
@@ -17,7 +20,7 @@ use infergate_core::admission::{
     AdmissionOutcome, AdmissionQueue, ClassTurn, EndpointId, GateId, Grant, Handoff, PermitId,
     PermitRequest, QueueTicket, ServerMembership, WaiterUpdates,
 };
-use infergate_core::model::ModelSpec;
+use infergate_core::model::{ModelSpec, is_slot};
 use infergate_core::routing::{
     AccountKey, Ejector, EndpointSignal, FailureCause, Health, Observation, RetryBudget,
     UsabilityChange,
@@ -32,7 +35,10 @@ use super::sync::Mutex;
 use super::target::Target;
 use crate::telemetry::Clock;
 pub use retry::RetryPlan;
-pub use snapshot::AdmissionSnapshot;
+use slot_meter::SlotMeter;
+pub use slots::{ColdRefusal, ColdSignal, KeptAlive, WaitProgress, slot_target};
+use slots::{ColdRequests, ColdResult, GateSlots};
+pub use snapshot::{AdmissionSnapshot, ColdState};
 use snapshot::{EndpointUrls, GateView};
 
 /// Longest wait that a permit tells, microseconds: an hour.
@@ -45,6 +51,8 @@ pub struct AdmissionGate {
     /// The servers its endpoints are at, and the other gates that have endpoints there.
     servers: Arc<SharedServers>,
     model: ModelId,
+    /// Requests that no slot serves, and who is woken for them.
+    cold: ColdRequests,
     /// Guards the decisions and who waits for them. Held by: askers, permits being dropped,
     /// waiters leaving, probes reporting, reloads.
     inner: Mutex<GateState>,
@@ -59,6 +67,9 @@ struct GateState {
     urls: EndpointUrls,
     waiting: HashMap<QueueTicket, oneshot::Sender<GrantResult>>,
     wakes: WaiterUpdates,
+    slots: GateSlots,
+    /// Meters of the slots that serve.
+    meters: Vec<SlotMeter>,
 }
 
 /// Result for a waiter: its grant with the target it is for, or why there is none.
@@ -68,6 +79,8 @@ type GrantResult = Result<(Grant, GrantedEndpoint), Refusal>;
 struct GrantedEndpoint {
     target: Arc<Target>,
     health: Health,
+    /// Moment at which a slot became ready while none was, of a model with slots.
+    ready_at: Millis,
 }
 
 /// Result of a request for a permit: granted at once, or queued.
@@ -106,6 +119,8 @@ impl AdmissionGate {
             urls: EndpointUrls::default(),
             waiting: HashMap::new(),
             wakes: WaiterUpdates::default(),
+            slots: GateSlots::default(),
+            meters: Vec::new(),
         };
         inner.set_targets(spec, targets, now);
         let gate = Arc::new(AdmissionGate {
@@ -113,6 +128,7 @@ impl AdmissionGate {
             id,
             servers: Arc::clone(servers),
             model: spec.id.clone(),
+            cold: ColdRequests::default(),
             inner: Mutex::new(inner),
         });
         let receiver: Weak<AdmissionGate> = Arc::downgrade(&gate);
@@ -144,6 +160,8 @@ impl AdmissionGate {
         let (order, avoid) = (request.endpoint_order.clone(), request.avoid.clone());
         let account = AccountKey::from(&request.account);
         let mut inner = self.inner.lock();
+        let state = inner.cold_state();
+        let asked = state.map(|_| ColdRefusal::of(&request, now));
         let outcome = match inner.ejector.pause_left(now) {
             Some(retry_after) => AdmissionOutcome::Full(Refusal::EndpointsPaused { retry_after }),
             None => inner
@@ -154,11 +172,13 @@ impl AdmissionGate {
             AdmissionOutcome::Leased(grant) => Some(grant.endpoint),
             AdmissionOutcome::Queued { .. } | AdmissionOutcome::Full(_) => None,
         };
-        let found = inner
+        let mut found = inner
             .view()
             .snapshot(at_us, order.as_deref(), &avoid, taken);
+        found.cold = state.map(Box::new);
         let entry = match outcome {
             AdmissionOutcome::Leased(grant) => {
+                inner.measure_slots(now);
                 let given = inner.granted_endpoint(grant.endpoint);
                 drop(inner);
                 Ok(GateEntry::Leased(Permit::new(self, grant, given, account)))
@@ -171,9 +191,8 @@ impl AdmissionGate {
                 let (sender, receiver) = oneshot::channel();
                 inner.waiting.insert(ticket, sender);
                 drop(inner);
-                let gate = Arc::clone(self);
                 Ok(GateEntry::Queued(Waiter {
-                    gate,
+                    gate: Arc::clone(self),
                     account,
                     ticket,
                     joined_us: at_us,
@@ -181,10 +200,24 @@ impl AdmissionGate {
                     waiting_before: found.gauges.depth - 1,
                     position,
                     expected_wait,
+                    has_found_cold: state.is_some(),
+                    is_uncounted: state.is_some(),
                 }))
             }
-            AdmissionOutcome::Full(refusal) => Err(refusal),
+            AdmissionOutcome::Full(refusal) => {
+                if let Some(asked) = asked {
+                    self.cold.record(ColdResult::Refused);
+                    inner.record_cold_refusal(asked, &refusal);
+                }
+                drop(inner);
+                Err(refusal)
+            }
         };
+        if state.is_some()
+            && let Some(signal) = self.cold.signal()
+        {
+            signal.changed.notify_one();
+        }
         (found, entry)
     }
 
@@ -199,6 +232,7 @@ impl AdmissionGate {
                 server_of: &|endpoint| Some(self.servers.permits(&spec.id, endpoint)),
             };
             turnstile.configure_sharing(spec, &membership, now, fastrand::u64(..), wakes);
+            inner.meters.iter_mut().for_each(|it| it.endpoint = None);
             inner.set_targets(spec, targets, now);
         });
     }
@@ -321,6 +355,7 @@ impl AdmissionGate {
             }
         }
         handoffs.append(&mut inner.wakes.handoffs);
+        inner.measure_slots(now);
         drop(inner);
         for change in reports {
             self.log_health_change(&change);
@@ -345,8 +380,10 @@ impl GateState {
     /// Endpoints that left are no target any more: they are not probed, and a permit that is still
     /// out there has its own.
     fn set_targets(&mut self, spec: &ModelSpec, targets: Vec<Arc<Target>>, now: Millis) {
+        let judged = self.slots.configure(&spec.endpoints);
         self.targets.fill(None);
-        for target in targets {
+        let open: Vec<_> = self.slots.targets().cloned().collect();
+        for target in targets.into_iter().chain(open) {
             let Some(EndpointId(index)) = self.turnstile.endpoint(&target.url) else {
                 continue;
             };
@@ -358,7 +395,8 @@ impl GateState {
         }
         let url = |target: &Option<Arc<Target>>| Some(Arc::clone(&target.as_ref()?.url));
         self.urls = self.targets.iter().map(url).collect();
-        let changes = self.ejector.configure(&spec.endpoints, now);
+        let judged = judged.as_deref().unwrap_or(&spec.endpoints);
+        let changes = self.ejector.configure(judged, now);
         self.apply(changes, now);
     }
 
@@ -391,7 +429,11 @@ impl GateState {
             .clone()
             .expect("the turnstile grants only endpoints that were placed with it");
         let health = self.ejector.health(&target.url);
-        GrantedEndpoint { target, health }
+        GrantedEndpoint {
+            target,
+            health,
+            ready_at: self.slots.ready_at,
+        }
     }
 }
 
@@ -410,6 +452,8 @@ pub struct Permit {
     pub turn: ClassTurn,
     /// Wait for it, microseconds, at most an hour; 0 where it was free at once.
     pub waited_us: u32,
+    /// Part of the wait for a process of the model to be ready, microseconds; none where one was on arrival.
+    pub load_wait_us: Option<u32>,
     /// Moment of the release, milliseconds, where that was read already.
     released_ms: Option<NonZeroU64>,
 }
@@ -430,6 +474,7 @@ impl Permit {
             health: given.health,
             turn: grant.turn,
             waited_us: 0,
+            load_wait_us: None,
             released_ms: None,
         }
     }
@@ -459,6 +504,10 @@ impl Permit {
         pause: Option<Millis>,
         now: Millis,
     ) {
+        if is_slot(&self.target.url) && !self.gate.is_open_at(self.endpoint, &self.target) {
+            // It tells of a process that is gone, not of the one that has its place now.
+            return;
+        }
         let observed = Observation {
             signal: seen,
             cause,
@@ -484,6 +533,8 @@ pub struct Waiter {
     gate: Arc<AdmissionGate>,
     account: AccountKey,
     ticket: QueueTicket,
+    /// Joined while nothing served the model, with a result that is not counted yet.
+    is_uncounted: bool,
     joined_us: u64,
     grant: oneshot::Receiver<GrantResult>,
     /// Waiters of all accounts when it joined.
@@ -492,6 +543,8 @@ pub struct Waiter {
     pub position: usize,
     /// Expected time until its turn when it joined.
     pub expected_wait: Millis,
+    /// No process of the model was ready when it joined.
+    pub has_found_cold: bool,
 }
 
 impl Waiter {
@@ -500,12 +553,20 @@ impl Waiter {
     /// # Errors
     /// The turnstile gave up on this waiter: late, evicted, or nowhere to go.
     pub async fn granted(&mut self) -> Result<Permit, Refusal> {
-        match (&mut self.grant).await {
+        let outcome = (&mut self.grant).await;
+        if std::mem::take(&mut self.is_uncounted) {
+            self.gate.cold.record(ColdResult::of(&outcome));
+        }
+        match outcome {
             Ok(Ok((grant, given))) => {
                 let now_us = self.gate.clock.recent_micros();
                 let waited_us = now_us.saturating_sub(self.joined_us).clamp(1, WAIT_US_MAX);
+                let ready_us = given.ready_at.0 * 1000;
+                let load_us = ready_us.saturating_sub(self.joined_us).min(waited_us);
                 let mut permit = Permit::new(&self.gate, grant, given, self.account);
-                permit.waited_us = u32::try_from(waited_us).unwrap_or(u32::MAX);
+                let short = |us: u64| u32::try_from(us).unwrap_or(u32::MAX);
+                permit.waited_us = short(waited_us);
+                permit.load_wait_us = self.has_found_cold.then(|| short(load_us));
                 Ok(permit)
             }
             Ok(Err(refusal)) => Err(refusal),
@@ -519,6 +580,9 @@ impl Drop for Waiter {
     fn drop(&mut self) {
         // After `close` a grant either sits here already or bounces back to its sender.
         self.grant.close();
+        if self.is_uncounted {
+            self.gate.cold.record(ColdResult::Left);
+        }
         if let Ok(Ok((grant, _))) = self.grant.try_recv() {
             self.gate.release(grant.permit, self.gate.clock.now());
             return;

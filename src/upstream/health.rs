@@ -12,7 +12,7 @@ use futures_util::stream::{self, StreamExt};
 use infergate_core::routing::{EndpointSignal, FailureCause};
 use tokio::time::timeout;
 
-use super::backends::{MetricsPage, Probe, ServerMetrics};
+use super::backends::{MetricsPage, Probe, ServerMetrics, backend};
 use super::client::{HttpClient, OutboundRequest};
 use super::connect_timings::ConnectTimings;
 use super::gate::AdmissionGate;
@@ -150,4 +150,89 @@ async fn get(
     }
     client.finish(response).await;
     Ok((status, body))
+}
+
+/// Returns whether the server of a target is ready: its `path` answers 200, or its backend's probe is good.
+pub async fn probe_ready(
+    client: &HttpClient,
+    target: &Target,
+    kind: &str,
+    path: Option<&str>,
+) -> bool {
+    let asked = async {
+        match (path, backend(kind)) {
+            (Some(path), _) => {
+                let answer = get(client, target, path, PROBE_BODY_MAX_BYTES).await;
+                answer.is_ok_and(|(status, _)| status == 200)
+            }
+            (None, Some(backend)) => check(client, target, &backend.probe).await.is_ok(),
+            (None, None) => false,
+        }
+    };
+    timeout(PROBE_TIMEOUT, asked).await.unwrap_or(false)
+}
+
+/// Returns the JSON that a server answers on a path; none without a good answer.
+pub async fn read_json(
+    client: &HttpClient,
+    target: &Target,
+    path: &str,
+) -> Option<serde_json::Value> {
+    let read = timeout(
+        PROBE_TIMEOUT,
+        get(client, target, path, PROBE_BODY_MAX_BYTES),
+    );
+    match read.await {
+        Ok(Ok((200, body))) => serde_json::from_slice(&body).ok(),
+        _ => None,
+    }
+}
+
+/// Request of the gateway itself to a server: its warm-up, its sleep.
+#[derive(Debug)]
+pub struct ServerPost<'a> {
+    /// Path that is posted to.
+    pub path: &'a str,
+    /// JSON, or nothing.
+    pub body: Bytes,
+    /// Longest time.
+    pub timeout: Duration,
+}
+
+/// Sends a request of the gateway itself to a server, whose answer is read and dropped.
+///
+/// # Errors
+/// A sentence: no good answer came in time.
+pub async fn post(
+    client: &HttpClient,
+    target: &Target,
+    request: ServerPost<'_>,
+) -> Result<(), String> {
+    let sending = async {
+        let outbound = OutboundRequest {
+            method: "POST",
+            path: request.path,
+            headers: match request.body.is_empty() {
+                true => b"",
+                false => b"content-type: application/json\r\n",
+            },
+            body: &request.body,
+            // One that went to a kept connection that was just closed would not be sent again.
+            fresh: true,
+        };
+        let mut unmeasured = ConnectTimings::default();
+        let sent = client.send(target, outbound, &mut unmeasured).await;
+        let mut response = sent.map_err(|error| error.to_string())?;
+        let status = response.head().status.as_u16();
+        while let Ok(Some(_)) = response.chunk().await {}
+        client.finish(response).await;
+        match status {
+            200..300 => Ok(()),
+            status => Err(format!("status {status}")),
+        }
+    };
+    match timeout(request.timeout, sending).await {
+        Ok(result) => result,
+        Err(_) => Err("no answer in time".to_owned()),
+    }
 }

@@ -47,6 +47,8 @@ const ENDPOINT_PROBED_EVERY: Duration = Duration::from_secs(5);
 pub struct Target {
     /// As configured; the endpoint's identity.
     pub url: Arc<str>,
+    /// Life of the slot that it is the process of; none of an endpoint by URL.
+    pub instance: Option<Arc<str>>,
     /// The model's name there.
     pub backend_model: Arc<str>,
     /// `host[:port]`, for the Host header.
@@ -86,6 +88,8 @@ pub struct Target {
     /// Keepalive of its idle connections.
     keepalive: TcpKeepalive,
     dials: ArcSwapOption<DialAddresses>,
+    /// Bytes that have come from the process of a slot; none of other endpoints.
+    meter: Option<Arc<AtomicU64>>,
 }
 
 impl Target {
@@ -121,6 +125,7 @@ impl Target {
         };
         let target = Target {
             url: spec.url.clone(),
+            instance: None,
             backend_model: spec.backend_model.clone().unwrap_or_else(|| model.into()),
             authority: authority.to_owned(),
             prefix: prefix.to_owned(),
@@ -143,11 +148,33 @@ impl Target {
             ca_file: spec.ca_file.clone(),
             keepalive: endpoint_keepalive(),
             dials: ArcSwapOption::empty(),
+            meter: None,
         };
         if let Ok(ip) = target.host.parse() {
             target.set_addresses(&[SocketAddr::new(ip, port)]);
         }
         Some(target)
+    }
+
+    /// Returns the target with the identity of a slot, whose address is known once its `instance` is ready.
+    pub(super) fn of_slot(self, slot: Arc<str>, instance: Arc<str>) -> Target {
+        Target {
+            url: slot,
+            instance: Some(instance),
+            meter: Some(Arc::default()),
+            ..self
+        }
+    }
+
+    /// Counter of the bytes that come from the process of a slot.
+    pub(super) fn meter(&self) -> Option<Arc<AtomicU64>> {
+        self.meter.clone()
+    }
+
+    /// Returns the bytes that have come from the process of a slot; 0 of other endpoints.
+    pub fn received_bytes(&self) -> u64 {
+        let meter = self.meter.as_ref();
+        meter.map_or(0, |meter| meter.load(Ordering::Relaxed))
     }
 
     /// Target for another node at `host:port`, which has to prove `identity`; `None` when that is
@@ -195,6 +222,7 @@ impl Target {
     fn bare(authority: &str, connect_timeout: Duration) -> Target {
         Target {
             url: authority.into(),
+            instance: None,
             backend_model: "".into(),
             authority: authority.to_owned(),
             prefix: String::new(),
@@ -217,6 +245,7 @@ impl Target {
             ca_file: None,
             keepalive: endpoint_keepalive(),
             dials: ArcSwapOption::empty(),
+            meter: None,
         }
     }
 

@@ -23,7 +23,7 @@ fn assert_contract(event: &Value) {
     let list: Check = Value::is_array;
     let map: Check = Value::is_object;
     let map_or_null: Check = |v| v.is_object() || v.is_null();
-    let contract: [(&str, Check); 35] = [
+    let contract: [(&str, Check); 37] = [
         ("time", text),
         ("request_id", text),
         ("account_id", text_or_null),
@@ -55,6 +55,8 @@ fn assert_contract(event: &Value) {
         ("local_queue_size", count),
         ("source_site", text),
         ("container_id", text_or_null),
+        ("cold_start", yes_or_no),
+        ("load_wait_ms", count),
         ("flags", map),
         ("request_source", text),
         ("plugins", list),

@@ -2,6 +2,8 @@
 //!
 //! Deadlines of a single job are in `jobs`.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -161,6 +163,8 @@ async fn an_input_that_is_flagged_never_runs_and_costs_nothing() {
         (&events[0]["reason"], &events[0]["neurons"]),
         (&json!("moderated"), &json!(0.0))
     );
+    assert_eq!(events[0]["model_id"], "acme/m", "{}", events[0]);
+    assert_eq!(events[0]["face"], "replicate", "{}", events[0]);
     node.idle().await;
 }
 
@@ -184,8 +188,49 @@ async fn a_job_runs_when_its_input_passes_or_moderation_may_fail() {
     }
 }
 
+#[tokio::test]
+async fn an_input_of_an_account_that_may_not_run_it_is_not_moderated() {
+    let server = SimulatedServer::fast().await;
+    let passing = &json_answer(r#"{"flagged":false}"#);
+    let service = ScriptedServer::new(&[passing, passing]).await;
+    let accounts = accounts(", neurons_per_day: 10");
+    let of = |rule: &str| {
+        let rules = format!(
+            "    tariff: {{ cost_per_infer: 10 }}\n    jobs: {{ when_quota_used: wait, {rule} moderation: \
+             {{ url: \"http://{}\" }} }}\n",
+            service.address
+        );
+        config(server.address, &accounts, &rules)
+    };
+    let node = Node::start(&of("")).await;
+    let first = create(&node, KEY_A, PREDICTIONS).await;
+    becomes(&node, &first, "succeeded").await;
+    let waiting = create(&node, KEY_A, PREDICTIONS).await;
+    eventually("it waits for the next day", async || {
+        job(&node, &waiting).await["due_at"].as_str().map(drop)
+    })
+    .await;
+    assert_eq!(service.requests().len(), 1, "of the first job alone");
+    // A job whose life ends before the next day begins does not wait for it.
+    assert_eq!(
+        node.reload(&of("max_run_lifetime_secs: 5,")).await.status,
+        200
+    );
+    let short = create(&node, KEY_A, PREDICTIONS).await;
+    let ended = eventually("it ends, or waits over midnight", async || {
+        let shown = job(&node, &short).await;
+        (shown["state"] == "failed" || shown["due_at"].is_string()).then_some(shown)
+    })
+    .await;
+    if ended["state"] == "failed" {
+        assert_eq!(ended["reason"], "quota_used", "{ended}");
+    } else {
+        assert_eq!(second_of_day(&ended["due_at"]), 0, "{ended}");
+    }
+}
+
 /// Longer than the deadline of the job, shorter than the moderation may take.
-const SOON: std::time::Duration = std::time::Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_deadline_ends_a_job_whose_moderation_hangs() {

@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Node, ScriptedServer, SimulatedServer, TestClient, TestResponse, accounts, endpoint,
-    eventually, free_address, model, one_model,
+    ANSWER, HandledServer, Node, Reaction, ScriptedServer, SimulatedServer, TestClient,
+    TestResponse, accounts, endpoint, eventually, free_address, json_answer, model, one_model,
 };
 
 const KEY_A: &str = "authorization: Bearer key-a\r\n";
@@ -304,8 +304,127 @@ async fn a_run_that_is_lost_counts_as_released() {
     node.start_again().await;
     let lost = r#"infergate_jobs_released_total{reason="worker_lost"}"#;
     metric_becomes(&node, lost, 1.0).await;
-    let shown = job(&node, &id).await;
+    metric_becomes(&node, "infergate_jobs_workers_lost_total", 1.0).await;
+    let shown = becomes(&node, &id, "running").await;
     assert_eq!(shown["attempt_counts"]["counted"], 1, "{shown}");
+    assert_eq!(shown["runs"][0]["attempt"], 2, "{shown}");
+    assert_eq!(duty(&node, "orphans").await["items"], 1);
+    let orphans = r#"infergate_jobs_duty_items_total{duty="orphans"}"#;
+    metric_becomes(&node, orphans, 1.0).await;
+}
+
+async fn duty(node: &Node, name: &str) -> Value {
+    let jobs = node.state().await["jobs"].clone();
+    let mut duties = jobs["duties"].as_array().unwrap().iter();
+    duties.find(|duty| duty["name"] == name).unwrap().clone()
+}
+
+#[tokio::test]
+async fn duties_tell_what_they_did_and_when_they_last_succeeded() {
+    let server = ScriptedServer::held().await;
+    let jobs = "jobs: { keep_secs: 1, retention_secs: 1 }";
+    let config = config(server.address, 1).replace("jobs: {}", jobs);
+    let node = Node::start(&config).await;
+    done(&node, &format!("{QUEUE}/pause")).await;
+    let id = create(&node, "", INPUT).await;
+    eventually("the record is gone", async || {
+        let shown = node.get(&format!("/jobs/{id}")).await;
+        (shown.status == 404).then_some(())
+    })
+    .await;
+    for (name, items) in [
+        ("retention", 1),
+        ("garbage", 1),
+        ("deadlines", 0),
+        ("releases", 0),
+    ] {
+        let duty = duty(&node, name).await;
+        assert_eq!(duty["items"], items, "{duty}");
+        assert!(duty["runs"].as_u64() >= Some(1), "{duty}");
+        let at = duty["last_success_at"].as_str().unwrap();
+        assert!(at.starts_with("20") && at.ends_with('Z'), "{at}");
+        let series = format!("infergate_jobs_duty_last_success_seconds{{duty=\"{name}\"}}");
+        assert!(node.metric(&series).await.unwrap() > 1.7e9, "{series}");
+    }
+    assert_eq!(
+        duty(&node, "input_files").await["last_success_at"],
+        Value::Null
+    );
+}
+
+#[tokio::test]
+async fn a_job_tells_its_attempts_with_their_servers_and_each_of_its_states() {
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    let server =
+        HandledServer::by(
+            move |_| match count.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+                0 => Reaction::Crash(std::time::Duration::ZERO),
+                _ => Reaction::Answer(json_answer(ANSWER)),
+            },
+        )
+        .await;
+    let node = Node::start(&config(server.address, 1)).await;
+    let parent = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
+    let id = create(&node, parent, INPUT).await;
+    let shown = becomes(&node, &id, "succeeded").await;
+    assert_eq!(shown["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+    let runs = shown["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2, "{shown}");
+    for (run, result) in runs.iter().zip(["server_lost", "succeeded"]) {
+        assert_eq!(run["result"], result, "{run}");
+        let endpoint = run["endpoint"].as_str().unwrap();
+        assert!(endpoint.contains(&server.address.to_string()), "{endpoint}");
+        assert!(run["began_at"].is_string() && run["ended_at"].is_string());
+    }
+    let states: Vec<_> = shown["transitions"].as_array().unwrap().iter().collect();
+    let names: Vec<&str> = states
+        .iter()
+        .map(|it| it["state"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        ["queued", "running", "queued", "running", "succeeded"]
+    );
+    assert_eq!(states[2]["reason"], "server_lost");
+    assert_eq!(
+        (&states[3]["attempt"], &states[0]["at"]),
+        (&json!(2), &shown["created_at"])
+    );
+    let (_, out, _) = infergate(&node, &["show", &id]).await;
+    assert!(
+        out.contains("attempt   2 at ") && out.contains("reason server_lost"),
+        "{out}"
+    );
+}
+
+#[tokio::test]
+async fn a_queue_tells_its_last_request_and_its_counts_of_the_last_two_minutes() {
+    let server = ScriptedServer::held().await;
+    let node = Node::start(&config(server.address, 1)).await;
+    let unused = queue(&node).await;
+    assert!(unused["last_request_at"].is_null() && unused["snapshots"] == json!([]));
+    let running = create(&node, "", INPUT).await;
+    becomes(&node, &running, "running").await;
+    create(&node, "", INPUT).await;
+    let found = eventually("two samples", async || {
+        let found = queue(&node).await;
+        let count = found["snapshots"].as_array().unwrap().len();
+        let last = found["snapshots"][count.checked_sub(1)?].clone();
+        (count >= 2 && last["queued"] == 1).then_some(found)
+    })
+    .await;
+    let last = found["snapshots"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&last["running"], &last["finished"]),
+        (&json!(1), &json!(0))
+    );
+    assert!(found["last_request_at"].as_str() >= shown_at(&node, &running).await.as_deref());
+}
+
+async fn shown_at(node: &Node, id: &str) -> Option<String> {
+    job(node, id).await["created_at"]
+        .as_str()
+        .map(str::to_owned)
 }
 
 #[tokio::test]
@@ -368,7 +487,10 @@ async fn the_command_lists_shows_and_changes_jobs() {
         (vec!["stores"], vec!["accepts jobs", "2 have not ended"]),
         (vec!["pause", "acme/m"], vec!["is paused"]),
         (vec!["cancel", &running], vec!["asked to end"]),
-        (vec!["purge", "acme/m"], vec!["1 queued job(s)"]),
+        (
+            vec!["purge", "acme/m", "--state", "queued"],
+            vec!["1 queued job(s)"],
+        ),
         (vec!["resume", "acme/m"], vec!["is not paused"]),
     ] {
         let shown = async || {
@@ -414,6 +536,10 @@ async fn the_command_fails_with_a_code_and_a_reason() {
     let (status, _, err) = run(args.to_vec()).await;
     assert_eq!(status, Some(2), "{err}");
     assert!(err.contains("does not answer"), "{err}");
+    let args = ["purge", "acme/m", "--state", "running"];
+    let (status, _, err) = infergate(&node, &args).await;
+    assert_eq!(status, Some(2));
+    assert!(err.contains("'running'") && err.contains("queued"), "{err}");
     let help = ["jobs", "--help"].map(str::to_owned).to_vec();
     let (status, out, _) = run(help).await;
     assert_eq!(status, Some(0));

@@ -3,6 +3,8 @@
 //! Requests are those of the Replicate API; servers are scripted or simulated.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use infergate::simulate;
@@ -136,13 +138,94 @@ async fn what_cannot_be_a_job_is_refused_as_a_problem() {
         );
         assert!(refused.json()["detail"].is_string());
     }
-    for headers in ["cancel-after: 1s\r\n", "cancel-after: soon\r\n"] {
-        assert_eq!(
-            node.post_as(headers, PREDICTIONS, INPUT).await.status,
-            422,
-            "{headers}"
-        );
+    for span in ["1s", "soon", "5 ｍ", "\u{660}5s"] {
+        let headers = format!("cancel-after: {span}\r\n");
+        let refused = node.post_as(&headers, PREDICTIONS, INPUT).await;
+        assert_eq!(refused.status, 422, "{headers}");
+        let text = refused.text();
+        assert_eq!(text.matches("Cancel-After").count(), 1, "{text}");
     }
+}
+
+#[tokio::test]
+async fn an_input_that_the_model_does_not_take_is_refused_at_the_create() {
+    let server = SimulatedServer::fast().await;
+    let parameters = "    parameters: { default: { prompt: operator } }\n";
+    let models = [
+        model("acme/m", &[endpoint(server.address, 2)], ""),
+        model("acme/led", &[endpoint(server.address, 2)], parameters),
+    ];
+    let node = Node::start(&format!("jobs: {{}}\nmodels:\n{}", models.concat())).await;
+    let (wrong, field) = (r#"{"input":{"prompt":7}}"#, "input.prompt");
+    for (input, field) in [
+        (wrong, field),
+        (
+            r#"{"input":{"prompt":"x","max_tokens":"many"}}"#,
+            "input.max_tokens",
+        ),
+        (r#"{"input":{}}"#, "input"),
+    ] {
+        let refused = node.post(PREDICTIONS, input).await;
+        assert_eq!(refused.status, 422, "{input}");
+        let problem = refused.json();
+        assert_eq!(problem["title"], "Input validation failed", "{problem}");
+        let named = problem["invalid_fields"][0]["field"].as_str().unwrap();
+        assert!(named.starts_with(field), "{problem}");
+    }
+    let led = "/v1/models/acme/led/predictions";
+    let completed = node
+        .post_as("prefer: wait=30\r\n", led, r#"{"input":{}}"#)
+        .await;
+    assert_eq!(
+        completed.json()["status"],
+        "succeeded",
+        "{}",
+        completed.text()
+    );
+    let unknown = r#"{"version":"acme/none","input":{"prompt":"x"}}"#;
+    let unknown = node.post("/v1/predictions", unknown).await;
+    assert_eq!(unknown.status, 422);
+    assert_eq!(unknown.json()["title"], "Invalid version or not permitted");
+    let mut client = node.client().await;
+    client
+        .send("GET /v1/predictions HTTP/1.1\r\nhost: h\r\n\r\n")
+        .await;
+    let listed = client.response().await.json();
+    assert_eq!(listed["results"].as_array().unwrap().len(), 1, "{listed}");
+}
+
+#[tokio::test]
+async fn a_repeat_by_key_is_the_first_job_whatever_has_gone_meanwhile() {
+    let server = SimulatedServer::fast().await;
+    let node = Node::start(&with_jobs(server.address, 2, "", "")).await;
+    let headers = "idempotency-key: k-1\r\nprefer: wait=30\r\n";
+    let first = create(&node, headers, INPUT).await;
+    let other = model("acme/other", &[endpoint(server.address, 2)], "");
+    let without = node.reload(&format!("jobs: {{}}\nmodels:\n{other}")).await;
+    assert_eq!(without.status, 200, "{}", without.text());
+    let again = create(&node, headers, INPUT).await;
+    assert_eq!(
+        (&again["id"], &again["status"]),
+        (&first["id"], &json!("succeeded"))
+    );
+    let changed = node.post_as(headers, PREDICTIONS, r#"{"input":{}}"#).await;
+    assert_eq!(changed.status, 422, "{}", changed.text());
+}
+
+#[tokio::test]
+async fn creates_say_what_is_left_of_the_requests_of_a_minute() {
+    let server = SimulatedServer::fast().await;
+    let config = with_jobs(server.address, 2, "", "");
+    let node = Node::start(&format!(
+        "{}{config}",
+        accounts(", requests_per_minute: 60")
+    ))
+    .await;
+    let created = node.post_as(KEY_A, PREDICTIONS, INPUT).await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    assert_eq!(created.header("ratelimit-limit"), Some("60"));
+    assert_eq!(created.header("ratelimit-remaining"), Some("59"));
+    assert_eq!(created.header("ratelimit-reset"), Some("1"));
 }
 
 #[tokio::test]
@@ -309,14 +392,14 @@ async fn a_deadline_ends_a_running_job_and_one_that_was_never_started() {
 
 #[tokio::test]
 async fn a_model_error_is_told_and_costs_nothing_and_a_lost_server_is_tried_again() {
-    let answers = std::sync::atomic::AtomicUsize::new(0);
+    let answers = AtomicUsize::new(0);
     let server = HandledServer::by(move |request| {
         if request.contains("refuse me") {
             let body = r#"{"error":{"message":"no such style"}}"#;
             let head = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: {}\r\n\r\n", body.len());
             return Reaction::AnswerAfter(Duration::ZERO, format!("{head}{body}"));
         }
-        match answers.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+        match answers.fetch_add(1, Ordering::SeqCst) {
             0 => Reaction::Crash(Duration::ZERO),
             _ => Reaction::AnswerAfter(
                 Duration::ZERO,
@@ -407,6 +490,8 @@ async fn a_drain_lets_jobs_end_and_the_next_process_goes_on() {
     let second = create(&node, "", INPUT).await;
     node.signal("TERM");
     assert_eq!(node.ended().await.code(), Some(0));
+    let worked = server.count("served").await + server.count("cancelled").await;
+    assert_eq!(worked, 1, "a drain takes no job");
     node.start_again().await;
     assert_eq!(ended(&node, id_of(&first)).await["status"], "succeeded");
     assert_eq!(ended(&node, id_of(&second)).await["status"], "succeeded");
@@ -537,4 +622,88 @@ async fn a_reload_that_removes_a_model_fails_what_waits_for_it_and_lets_runs_end
     assert_eq!(object["status"], "processing", "{object}");
     let refused = node.post(PREDICTIONS, INPUT).await;
     assert_eq!(refused.status, 404);
+}
+
+/// An error in a good status, and an answer that is none of the task's, are the model's own.
+#[tokio::test]
+async fn a_models_own_error_ends_its_job_at_once_and_is_charged_where_the_tariff_says_so() {
+    for answer in [
+        r#"{"error":{"message":"no such style"}}"#,
+        r#"{"id":"x"}"#,
+        "no JSON",
+    ] {
+        for (more, is_charged) in [("", false), (", charge_failed: true", true)] {
+            let runs = Arc::new(AtomicUsize::new(0));
+            let counted = Arc::clone(&runs);
+            let server = HandledServer::by(move |_| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                Reaction::Answer(json_answer(answer))
+            })
+            .await;
+            let tariff = format!("    tariff: {{ coefficients: {{ input_tokens: 1 }}{more} }}\n");
+            let node = Node::start(&with_jobs(server.address, 1, "", &tariff)).await;
+            let job = create(&node, "", INPUT).await;
+            let job = ended(&node, id_of(&job)).await;
+            assert_eq!(job["infergate"]["reason"], "model_error", "{answer}: {job}");
+            assert_eq!(runs.load(Ordering::SeqCst), 1, "{answer}");
+            let neurons = node.events(1).await[0]["neurons"].as_f64().unwrap();
+            assert_eq!(neurons > 0.0, is_charged, "{answer}: {neurons}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_job_whose_server_was_lost_goes_to_another_endpoint_first() {
+    let lost = HandledServer::by(|_| Reaction::Crash(Duration::ZERO)).await;
+    let server = SimulatedServer::fast().await;
+    // The one that is lost stands before the other one as long as it is in use.
+    let endpoints = [
+        endpoint(lost.address, 1),
+        format!("{}, priority: 1", endpoint(server.address, 1)),
+    ];
+    let model = model("acme/m", &endpoints, "    jobs: { attempts_max: 2 }\n");
+    let node = Node::start(&format!("jobs: {{}}\nmodels:\n{model}")).await;
+    let job = create(&node, "", INPUT).await;
+    let job = ended(&node, id_of(&job)).await;
+    assert_eq!(job["status"], "succeeded", "{job}");
+    assert_eq!(job["infergate"]["attempts"], 2, "{job}");
+}
+
+#[tokio::test]
+async fn a_tariff_prices_the_seconds_of_a_job_and_of_nothing_else() {
+    let server = SimulatedServer::start(simulate::Config {
+        ttft_ms: 1000,
+        ..simulate::Config::instant()
+    })
+    .await;
+    let tariff = "    tariff: { coefficients: { predict_secs: 100, total_secs: 10000 } }\n";
+    let node = Node::start(&with_jobs(server.address, 1, "", tariff)).await;
+    done_live(&node).await;
+    let first = create(&node, "", INPUT).await;
+    let second = create(&node, "", INPUT).await;
+    let first = ended(&node, id_of(&first)).await;
+    let second = ended(&node, id_of(&second)).await;
+    let events = node.events(3).await;
+    assert_eq!(
+        events[0]["neurons"], 0.0,
+        "a live request has no such seconds"
+    );
+    for (event, job) in [(&events[1], &first), (&events[2], &second)] {
+        let secs = |name: &str| job["metrics"][name].as_f64().unwrap();
+        let upper = 100.0 * secs("predict_time") + 10_000.0 * secs("total_time");
+        let neurons = event["neurons"].as_f64().unwrap();
+        // The price is made a moment before the end is written.
+        assert!(
+            (0.7 * upper..upper + 50.0).contains(&neurons),
+            "{event} {job}"
+        );
+    }
+    let waited = events[2]["neurons"].as_f64() > Some(19_000.0);
+    assert!(waited, "the second one waited for the first: {second}");
+}
+
+async fn done_live(node: &Node) {
+    let body = r#"{"model":"acme/m","messages":[{"role":"user","content":"hi"}]}"#;
+    let response = node.post_as("", "/v1/chat/completions", body).await;
+    assert_eq!(response.status, 200, "{}", response.text());
 }

@@ -4,6 +4,7 @@ Standard library only. Nothing here judges; the programs do.
 """
 
 import contextlib
+import hashlib
 import http.client
 import http.server
 import json
@@ -23,8 +24,9 @@ PATIENCE_SECS = 120
 POLL_SECS = 0.01
 
 
-# Below Linux's ephemeral range (32768 on): those are given to any connection that begins in the meantime.
-PORTS = (12000, 32000)
+# Above those of model processes (`gpu.ports`, to 20999), which a configuration may not share with its listeners, and below
+# Linux's ephemeral range (32768 on): those are given to any connection that begins in the meantime.
+PORTS = (21000, 32000)
 ports_lock = threading.Lock()
 # The next port that each process of a program looks at; none is given out twice.
 next_ports = {}
@@ -74,6 +76,14 @@ def until(what, condition, limit=PATIENCE_SECS):
         if time.monotonic() > deadline:
             raise SystemExit(f"not within {limit} s: {what}")
         time.sleep(POLL_SECS)
+
+
+def accounts(names):
+    """Accounts whose keys are `key-NAME`."""
+    digests = ((name, hashlib.sha256(f"key-{name}".encode()).hexdigest()) for name in names)
+    return "accounts:\n" + "".join(
+        f"  - {{ id: {name}, api_keys_sha256: [{digest}] }}\n" for name, digest in digests
+    )
 
 
 def quantile(values, share):

@@ -139,7 +139,7 @@ def run(tally, binary, python, folder, llama):
     estimated = dict(zip(texts, estimates(binary, folder, texts.values())))
     for vocabulary, path in vocabularies(folder / "vocabularies").items():
         model = folder / f"noise-{vocabulary}.gguf"
-        make = [python, HERE / "make_gguf.py", model, path]
+        make = [python, HERE / "make_gguf.py", model, "--vocabulary", path]
         subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
         (port,) = free_ports(1)
         with llama(model, port):

@@ -1,6 +1,6 @@
 // The unmodified replicate package for JavaScript against the gateway's durable jobs.
 //
-// Environment: as in `openai_checks.py`. `acme/echo` answers at once, `acme/slow` after a minute. The trainer of
+// Environment: as in `openai_checks.py`. `acme/echo` answers at once, `acme/slow` and `acme/lone`, which has one permit, after a minute. The trainer of
 // `acme/echo` answers with the request that it was sent.
 // The package is resolved from SDK_FOLDER.
 
@@ -11,7 +11,7 @@ import { pathToFileURL } from "node:url";
 const require = createRequire(pathToFileURL(`${process.env.SDK_FOLDER}/`));
 const Replicate = require("replicate");
 
-const [ECHO, SLOW] = ["acme/echo", "acme/slow"];
+const [ECHO, SLOW, LONE] = ["acme/echo", "acme/slow", "acme/lone"];
 const INPUT = { prompt: "echo: a warm gate" };
 // One more than a part of a list has.
 const MANY = 101;
@@ -56,6 +56,20 @@ const checks = {
     const version = await newestVersion();
     assert.equal((await sdk.run(`${ECHO}:${version}`, { input: INPUT })).join(""), "a warm gate");
   },
+  "the demo runs, streams, shows and lists predictions": async () => {
+    const model = "meta/llama-3.1-8b-instruct";
+    const demo = new Replicate({ auth: "demo-key", baseUrl: `${process.env.DEMO_URL}/v1` });
+    const input = { prompt: "hello" };
+    assert((await demo.run(model, { input, wait: { mode: "block", timeout: 5 } })).join(""));
+    let text = "";
+    for await (const event of demo.stream(model, { input })) text += event.data;
+    assert(text.length > 0);
+    const made = await demo.predictions.create({ model, input, wait: 5 });
+    const ended = await demo.wait(made, { interval: 50 });
+    assert.equal(ended.status, "succeeded");
+    assert((await demo.predictions.list()).results.some(({ id }) => id === made.id));
+    await refusedWith(422, demo.predictions.create({ model, input: { prompt: 7 } }));
+  },
   "run polls until the end and tells its progress": async () => {
     const seen = [];
     const options = { input: INPUT, wait: { mode: "poll", interval: 50 } };
@@ -73,8 +87,27 @@ const checks = {
     });
     assert.deepEqual([...new Set(seen)], ["starting", "processing", "canceled"]);
   },
-  "an input that does not fit fails with its sentence": async () => {
-    await assert.rejects(sdk.run(ECHO, { input: { prompt: 7 } }), /Prediction failed: .*prompt/);
+  "what the model refuses fails with its sentence": async () => {
+    const input = { prompt: "x", x_sim_fault: "status=400" };
+    await assert.rejects(sdk.run(ECHO, { input }), /Prediction failed: ./);
+  },
+  "an input that does not fit is refused at once": async () => {
+    await refusedWith(422, sdk.run(ECHO, { input: { prompt: 7 } }));
+  },
+  "a create of an account whose day is spent is a 429": async () => {
+    const spent = client("spent-key");
+    // The other package may have spent it.
+    await create({ wait: true }, spent).catch(() => {});
+    await refusedWith(429, create({}, spent));
+  },
+  "a deadline before the start is canceled for the library, aborted in truth": async () => {
+    const held = await create({ model: LONE });
+    await started(held.id);
+    const late = await create({ model: LONE }, client("sdk-key", { "Cancel-After": "5s" }));
+    const ended = await sdk.wait(late, { interval: 100 });
+    assert.deepEqual([ended.status, ended.started_at], ["canceled", null]);
+    assert.equal(ended.infergate.status, "aborted");
+    await sdk.predictions.cancel(held.id);
   },
   "a prediction is created, got and waited for": async () => {
     const made = await create();

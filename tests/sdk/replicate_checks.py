@@ -1,6 +1,7 @@
 """The unmodified replicate package for Python against the gateway's durable jobs.
 
-Environment: as in `openai_checks.py`. `acme/echo` answers at once, `acme/slow` after a minute. The trainer of
+Environment: as in `openai_checks.py`. `acme/echo` answers at once, `acme/slow` and `acme/lone`, which has
+one permit, after a minute. The trainer of
 `acme/echo` answers with the request that it was sent.
 """
 
@@ -20,7 +21,7 @@ from replicate.exceptions import ModelError, ReplicateError  # noqa: E402
 
 from outside import until  # noqa: E402
 
-ECHO, SLOW = "acme/echo", "acme/slow"
+ECHO, SLOW, LONE = "acme/echo", "acme/slow", "acme/lone"
 INPUT = {"prompt": "echo: a warm gate"}
 # One more than two parts of a list have. The account `other` has no further ones.
 MANY = 201
@@ -64,6 +65,26 @@ def run_blocking():
 
 
 @check
+def demo():
+    """the demo runs, streams, shows, lists and cancels predictions, and refuses wrong inputs"""
+    model = "meta/llama-3.1-8b-instruct"
+    of_demo = replicate.Client(api_token="demo-key", base_url=os.environ["DEMO_URL"])
+    made = create(of_demo, model=model, input={"prompt": "hello"}, wait=5)
+    made.wait()
+    equal(made.status, "succeeded")
+    assert "".join(made.output), made
+    assert "".join(of_demo.run(model, input={"prompt": "hello"})), "an output"
+    assert "".join(str(event) for event in of_demo.stream(model, input={"prompt": "hi"})), "a stream"
+    equal(of_demo.predictions.get(made.id).id, made.id)
+    assert made.id in [one.id for one in of_demo.predictions.list().results]
+    # A canceled prediction may have ended before.
+    ended = of_demo.predictions.cancel(create(of_demo, model=model, input={"prompt": "x"}).id)
+    assert ended.status in ("canceled", "succeeded", "processing"), ended.status
+    equal(raises(ReplicateError, create, of_demo, model=model, input={"prompt": 7}).status, 422)
+    assert of_demo.models.get(model).latest_version.openapi_schema["components"]["schemas"]["Input"]
+
+
+@check
 def run_version():
     """run of a version goes through the output piece by piece"""
     output = sdk.run(f"{ECHO}:{newest_version().id}", input=INPUT)
@@ -91,10 +112,43 @@ def run_async():
 
 @check
 def run_failing():
-    """an input that does not fit is a ModelError with its sentence"""
-    error = raises(ModelError, sdk.run, ECHO, input={"prompt": 7})
+    """what the model refuses is a ModelError with its sentence"""
+    error = raises(ModelError, sdk.run, ECHO, input={"prompt": "x", "x_sim_fault": "status=400"})
     equal(error.prediction.status, "failed")
-    assert "/prompt" in str(error), error
+    assert error.prediction.error, error
+
+
+@check
+def input_refused():
+    """an input that does not fit is refused at once, by its field"""
+    before = len(sdk.predictions.list().results)
+    error = raises(ReplicateError, sdk.run, ECHO, input={"prompt": 7})
+    equal((error.status, error.title), (422, "Input validation failed"))
+    assert "/input/prompt" in error.detail, error.detail
+    equal(len(sdk.predictions.list().results), before)
+
+
+@check
+def over_quota():
+    """a create of an account whose day is spent is a 429, and starts nothing"""
+    spent = client("spent-key")
+    equal(create(spent, wait=True).status, "succeeded")
+    error = raises(ReplicateError, create, spent)
+    equal(error.status, 429)
+    equal(len(spent.predictions.list().results), 1)
+
+
+@check
+def never_started():
+    """a prediction whose own deadline passes before its start is canceled for the library, aborted in truth"""
+    held = create(model=LONE)
+    started(held)
+    late = create(client(cancel_after="5s"), model=LONE)
+    late.wait()
+    equal((late.status, late.started_at), ("canceled", None))
+    shown = sdk._client.get(late.urls["get"]).json()
+    equal(shown["infergate"]["status"], "aborted")
+    held.cancel()
 
 
 @check
@@ -339,7 +393,7 @@ def unknown_names():
     """an unknown version is a 422, an unknown model, version of a model or id a 404"""
     unknown = "0" * 64
     error = raises(ReplicateError, sdk.predictions.create, version=unknown, input=INPUT)
-    equal((error.status, error.detail), (422, "Invalid version or not permitted"))
+    equal((error.status, error.title), (422, "Invalid version or not permitted"))
     for ask in (
         lambda: sdk.run("acme/nothing", input=INPUT),
         lambda: sdk.models.get("acme/nothing"),

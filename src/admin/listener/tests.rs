@@ -34,6 +34,7 @@ impl Insight for Shown {
             },
             ejected_until: None,
             since: None,
+            slot: None,
             last_error: None,
         };
         let queue = QueueState {

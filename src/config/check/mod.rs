@@ -13,12 +13,15 @@ mod discovery;
 mod endpoints;
 mod fallbacks;
 mod files;
+mod gpu;
 mod jobs;
 mod limits;
 mod listen;
 mod models;
+mod named_tasks;
 mod names;
 mod plugins;
+mod processes;
 mod run;
 
 pub(super) use run::check;

@@ -34,6 +34,11 @@ impl ModelNames {
         self.ids.iter().any(|known| known == id)
     }
 
+    /// Ids of all models.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.ids.iter().map(String::as_str)
+    }
+
     /// The id of the model that has this alias.
     pub fn id_of_alias(&self, alias: &str) -> Option<&str> {
         self.alias_to_id.get(alias).map(String::as_str)
@@ -58,6 +63,7 @@ pub fn check(
         check_backend(model, problems);
         check_endpoints(model, problems);
         check_parameters(model, problems);
+        check_chat(model, problems, warnings);
         // In a cluster another node may serve it.
         if root.key("cluster").is_none() {
             warn_of_none(model, warnings);
@@ -151,6 +157,7 @@ fn warn_of_none(model: &Cursor<'_>, warnings: &mut Problems) {
     if model.list("endpoints").is_empty()
         && model.key("discovery").is_none()
         && model.key("base").is_none()
+        && model.key("process").is_none()
         && model
             .key("endpoints")
             .is_none_or(|key| key.node.is_empty_list())
@@ -186,6 +193,30 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems) {
         } else {
             seen.insert(same, endpoint.path.clone());
         }
+    }
+}
+
+/// Chats have another form only towards servers with the OpenAI paths.
+fn check_chat(model: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems) {
+    let Some(chat) = model.key("chat") else {
+        return;
+    };
+    let template = chat.text_of("template").unwrap_or("server");
+    let thinking = chat.key("thinking");
+    let thinking = thinking.filter(|thinking| thinking.text() != Some("default"));
+    if let Some(thinking) = &thinking
+        && template != "server"
+    {
+        problems.add(thinking.problem(format!(
+            "the template {template:?} is written without it: remove it, or use `template: server`"
+        )));
+    }
+    let found = model.text_of("backend").and_then(backend);
+    let has_chats = found.is_none_or(|found| found.paths.contains(&"/v1/completions"));
+    if (template != "server" || thinking.is_some()) && !has_chats {
+        warnings.add(chat.problem(
+            "without effect: only backends with the path /v1/completions are asked in another form",
+        ));
     }
 }
 

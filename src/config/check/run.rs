@@ -8,8 +8,8 @@ use crate::telemetry::log;
 use crate::upstream::check_url;
 
 use super::{
-    accounts, bases, billing, cluster, deployments, endpoints, fallbacks, files, jobs, limits,
-    listen, models, plugins,
+    accounts, bases, billing, cluster, deployments, endpoints, fallbacks, files, gpu, jobs, limits,
+    listen, models, named_tasks, plugins, processes,
 };
 
 /// Reports what cannot work to `problems` and what probably is not meant to `warnings`.
@@ -29,12 +29,15 @@ pub(in crate::config) fn check(
     accounts::check_models(&root, &models, warnings);
     check_readiness(&root, &models, problems);
     fallbacks::check(&root, &models, problems, warnings);
+    named_tasks::check(&root, &models, problems, warnings);
     bases::check(&root, &models, problems, warnings);
     let plugins = plugins::check(&root, problems, warnings);
     plugins::check_models(&root, &plugins, problems, warnings);
     billing::check(&root, problems, warnings);
-    jobs::check(&root, problems);
+    jobs::check(&root, problems, warnings);
     files::check(&root, problems, warnings);
+    processes::check(&root, problems, warnings);
+    gpu::check(&root, problems, warnings);
     deployments::check(&root, &accounts, &models, problems, warnings);
 }
 

@@ -182,6 +182,7 @@ fn default(key: &Value, required: bool) -> String {
         Value::Null => "none".to_owned(),
         _ if is_free(key) => "`{}`".to_owned(),
         _ if key["type"] == "object" => "as below".to_owned(),
+        Value::String(text) if text.is_empty() => "empty".to_owned(),
         Value::String(text) => format!("`{text}`"),
         other => format!("`{other}`"),
     }

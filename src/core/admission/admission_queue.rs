@@ -9,6 +9,7 @@
 //! queue's processor.
 
 mod classes;
+mod cold;
 mod inspection;
 mod reservation;
 mod unhealthy;
@@ -28,8 +29,9 @@ use super::queue::Queue;
 use super::server::{GateId, Handoff, ServerMembership};
 use super::service_time::retry_after;
 use super::slab::{Slab, SlotKey};
-use crate::model::{Algorithm, JobSpec, ModelSpec, WhenUnhealthy};
+use crate::model::{Algorithm, JobSpec, ModelSpec, WhenUnhealthy, is_slot};
 use crate::{AccountId, Millis, Refusal};
+pub use cold::{Readiness, RequestCounts, WaitingRequest};
 
 /// Margin on an estimated wait, percent. Without it a queue under overload grows until every request gets
 /// its permit with just too little time left, and all work is wasted.
@@ -63,6 +65,10 @@ pub struct AdmissionQueue {
     unusable_since: Option<Millis>,
     /// Latest success, while every usable endpoint keeps failing.
     failing_since: Option<Millis>,
+    /// Expectation for a model with slots while none is ready; none for a model without slots.
+    readiness: Option<Readiness>,
+    /// Requests and permits since the latest look at them.
+    counts: RequestCounts,
     gate: GateId,
     /// Every server of a usable endpoint was notified that requests wait here.
     is_announced: bool,
@@ -101,6 +107,8 @@ impl AdmissionQueue {
             unhealthy_wait: Millis::ZERO,
             unusable_since: None,
             failing_since: None,
+            readiness: None,
+            counts: RequestCounts::default(),
             gate: servers.gate,
             is_announced: false,
             is_awaited: false,
@@ -123,6 +131,7 @@ impl AdmissionQueue {
         if now >= request.deadline {
             return AdmissionOutcome::Full(Refusal::DeadlinePassed);
         }
+        self.counts.record_arrival(request.priority);
         let class = request.class;
         // While a request waits that could use a permit none is free, and if one were it would be its own.
         if self.may_take(class)
@@ -149,7 +158,8 @@ impl AdmissionQueue {
 
     fn queue(&mut self, request: PermitRequest, now: Millis) -> AdmissionOutcome {
         let estimate = self.discipline.estimate(&request);
-        let wait = self.wait(estimate.grants_ahead, now);
+        let own_wait = self.wait(estimate.grants_ahead, now);
+        let wait = own_wait + self.load_wait(now);
         let retry_after = retry_after(wait);
         if request.no_wait {
             return AdmissionOutcome::Full(Refusal::Busy { retry_after });
@@ -158,6 +168,9 @@ impl AdmissionQueue {
         let fits = is_unbounded || self.has_capacity(estimate.queue_depth);
         if !fits || self.waiters.is_full() {
             return AdmissionOutcome::Full(Refusal::QueueFull { retry_after });
+        }
+        if let Some(refusal) = self.cold_refusal(&request, own_wait, now) {
+            return AdmissionOutcome::Full(refusal);
         }
         let margin = Millis(wait.0 / 100 * WAIT_MARGIN_PERCENT);
         let end = now + wait + margin + self.live_holds().optimistic_service();
@@ -304,6 +317,8 @@ impl AdmissionQueue {
         now: Millis,
     ) -> Vec<Handoff> {
         let handoffs = self.endpoints.configure(&spec.endpoints, servers);
+        let has_slots = spec.endpoints.iter().any(|it| is_slot(&it.url));
+        self.readiness = has_slots.then(|| self.readiness.unwrap_or_default());
         self.jobs = spec.jobs.clone();
         self.classes.configure(spec.jobs.share_percent, now);
         self.limit_durable();
@@ -348,13 +363,18 @@ impl AdmissionQueue {
         self.endpoints.permits(endpoint)
     }
 
+    /// Returns the permits of this model in use at an endpoint, configured or draining.
+    pub fn used(&self, endpoint: EndpointId) -> u32 {
+        self.endpoints.own_used(endpoint)
+    }
+
     /// Returns the expected time until all present live waiters have a permit and one more is free; zero while
     /// one is free.
     pub fn expected_wait(&self, now: Millis) -> Millis {
         if !self.wants_permit() && self.endpoints.has_open() {
             return Millis::ZERO;
         }
-        self.wait(self.live_waiting(), now)
+        self.wait(self.live_waiting(), now) + self.load_wait(now)
     }
 
     /// Returns how many more live requests may queue. With one queue per account, computed as if all waiters were in
@@ -512,7 +532,7 @@ impl AdmissionQueue {
 
     /// Returns whether no endpoint can take a request and requests do not wait for one.
     fn is_closed(&self) -> bool {
-        self.when_unhealthy == WhenUnhealthy::Refuse && self.is_unusable()
+        self.when_unhealthy == WhenUnhealthy::Refuse && self.is_unusable() && !self.is_cold()
     }
 
     /// Returns whether no endpoint can take a request.

@@ -15,7 +15,7 @@ use super::endpoint_id::EndpointId;
 use super::order::EndpointOrder;
 use super::server::{Handoff, ServerMember, ServerMembership};
 use super::state::EndpointState;
-use crate::model::EndpointSpec;
+use crate::model::{EndpointSpec, is_slot};
 
 /// Open endpoints of a tier up to which all are compared.
 const COMPARED_MAX: usize = 8;
@@ -318,7 +318,9 @@ impl Endpoints {
         for slot in &mut self.slots {
             if let Some(endpoint) = slot {
                 let stays = specs.iter().any(|spec| spec.url == endpoint.url);
-                endpoint.usable |= endpoint.draining && stays;
+                if endpoint.draining && stays {
+                    endpoint.usable = !is_slot(&endpoint.url);
+                }
                 endpoint.draining = !stays;
             }
             slot.take_if(|endpoint| endpoint.draining && endpoint.used == 0);
@@ -375,7 +377,8 @@ impl Endpoints {
             url: spec.url.clone(),
             limit,
             used: 0,
-            usable: true,
+            // The owner of a slot says when it is ready.
+            usable: !is_slot(&spec.url),
             draining: false,
             tier,
             open_at: None,
@@ -440,6 +443,12 @@ impl Endpoints {
     pub fn permits(&self, id: EndpointId) -> Option<(u32, u32)> {
         let endpoint = self.slots.get(id.index())?.as_ref()?;
         (!endpoint.draining).then_some((self.used(id), endpoint.limit))
+    }
+
+    /// Permits of this model in use at an endpoint.
+    pub fn own_used(&self, id: EndpointId) -> u32 {
+        let endpoint = self.slots.get(id.index()).and_then(Option::as_ref);
+        endpoint.map_or(0, |endpoint| endpoint.used)
     }
 
     fn used(&self, id: EndpointId) -> u32 {

@@ -45,7 +45,7 @@ mod slab;
 mod state;
 mod token_fair;
 
-pub use admission_queue::AdmissionQueue;
+pub use admission_queue::{AdmissionQueue, Readiness, RequestCounts, WaitingRequest};
 pub use endpoint_id::EndpointId;
 pub use order::EndpointOrder;
 pub use permit_class::{ClassChoice, ClassTurn, PermitClass};

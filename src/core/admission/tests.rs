@@ -8,6 +8,7 @@ use crate::Millis;
 mod class_examples;
 mod class_shares;
 mod classes;
+mod cold;
 mod examples;
 mod random;
 mod shared;

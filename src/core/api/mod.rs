@@ -6,6 +6,7 @@
 mod anthropic;
 pub mod body;
 pub mod call;
+pub mod chat_template;
 pub mod dialect;
 pub mod dialects;
 mod json;

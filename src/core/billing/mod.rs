@@ -23,7 +23,7 @@ pub use quota::{
     PEER_USAGES_MAX, Quota, QuotaExhaustion, QuotaReservation, QuotaSnapshot, UnixSecs,
     reserve_estimate,
 };
-pub use settle::{MetricComparison, Settlement, add_parts_of_input, settle};
+pub use settle::{MetricComparison, Settlement, add_parts_of_input, add_seconds_of_job, settle};
 pub use usage::Usage;
 
 #[cfg(test)]

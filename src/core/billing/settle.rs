@@ -142,13 +142,34 @@ pub fn add_parts_of_input(metrics: &mut Vec<Metric>, is_priced: impl Fn(&str) ->
         return;
     }
     for (name, value) in parts {
-        if metrics.len() < METRICS_MAX && !metrics.iter().any(|metric| &*metric.name == name) {
-            metrics.push(Metric {
-                name: name.into(),
-                value,
-                source: input.source,
-            });
+        add(metrics, name, value, input.source);
+    }
+    metrics.sort_by(|one, other| one.name.cmp(&other.name));
+}
+
+/// Adds the seconds of a job that a tariff has prices for: `predict_secs`, its run, unless the server tells them, and
+/// `total_secs`, since its create.
+pub fn add_seconds_of_job(
+    metrics: &mut Vec<Metric>,
+    (run, total): (f64, f64),
+    is_priced: impl Fn(&str) -> bool,
+) {
+    for (name, secs) in [("predict_secs", run), ("total_secs", total)] {
+        if is_priced(name) {
+            add(metrics, name, secs, MetricSource::Derived);
         }
     }
     metrics.sort_by(|one, other| one.name.cmp(&other.name));
+}
+
+/// Adds a metric that is not there yet.
+fn add(metrics: &mut Vec<Metric>, name: &str, value: f64, source: MetricSource) {
+    if metrics.len() < METRICS_MAX && !metrics.iter().any(|metric| &*metric.name == name) {
+        let name = name.into();
+        metrics.push(Metric {
+            name,
+            value,
+            source,
+        });
+    }
 }

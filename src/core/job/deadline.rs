@@ -32,7 +32,7 @@ pub struct NextEnd {
 }
 
 impl JobLimits {
-    /// Returns the earliest end of a job that was first taken at `started`, if it was.
+    /// Returns the earliest end of a job whose timeout counts from `started`, once it was taken.
     pub fn next_end(&self, started: Option<StoreTime>) -> NextEnd {
         let lifetime = NextEnd {
             at: self.lifetime,

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! id, store_time, states  ←  deadline, retry, schedule, estimator  ←  record  ←  table
-//! turns, lease, tracker, webhook, receivers, receiver_url, shard, group stand alone
+//! turns, lease, webhook, receivers, receiver_url, shard, group stand alone
 //! ```
 
 pub mod cancel_after;

@@ -2,7 +2,7 @@
 //!
 //! Neither sends nor keeps bodies, and forgets at a restart: the outbox is the store's. A receiver is a scheme, host
 //! and port; a *lane* is what one account sends to one receiver. Receivers take turns, and lanes take turns within a
-//! receiver. A delivery costs O(log deliveries) per step; nothing is scanned.
+//! receiver. Notices of running jobs have the same bounds in flight, and go behind the ends of their lane. A delivery costs O(log deliveries) per step; nothing is scanned.
 
 mod places;
 
@@ -85,7 +85,16 @@ struct Delivery {
     lane: LaneKey,
     /// Order of arrival, which retries keep.
     sequence: u64,
+    kind: DeliveryKind,
     phase: DeliveryPhase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DeliveryKind {
+    /// End of a job: has a due moment, and may be displaced.
+    End,
+    /// Notice of a running job: due at once.
+    Notice,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,11 +107,25 @@ enum DeliveryPhase {
 #[derive(Debug)]
 struct AccountLoad {
     name: AccountId,
-    /// Waiting deliveries by arrival, for the oldest.
+    /// Waiting ends by arrival, for the oldest.
     waiting: BTreeMap<u64, DeliveryId>,
+    /// Waiting notices.
+    notices: usize,
+    /// Ends and notices in flight, and the ends among them.
     in_flight: usize,
+    ends_in_flight: usize,
     /// Lanes that are due while the account has all it may have in flight, by turn.
     parked: BTreeSet<(u64, LaneKey)>,
+}
+
+impl AccountLoad {
+    /// Takes a delivery out of those that wait.
+    fn take_waiting(&mut self, delivery: &Delivery) {
+        match delivery.kind {
+            DeliveryKind::End => _ = self.waiting.remove(&delivery.sequence),
+            DeliveryKind::Notice => self.notices -= 1,
+        }
+    }
 }
 
 /// Scheduler of deliveries.
@@ -110,6 +133,8 @@ struct AccountLoad {
 pub struct Receivers {
     limits: ReceiverLimits,
     deliveries: HashMap<DeliveryId, Delivery>,
+    /// Notices among the deliveries.
+    notices: usize,
     lanes: HashMap<LaneKey, Lane>,
     receivers: HashMap<u64, Receiver>,
     receiver_numbers: HashMap<Arc<str>, u64>,
@@ -138,6 +163,7 @@ impl Receivers {
         Receivers {
             limits,
             deliveries: HashMap::new(),
+            notices: 0,
             lanes: HashMap::new(),
             receivers: HashMap::new(),
             receiver_numbers: HashMap::new(),
@@ -167,33 +193,81 @@ impl Receivers {
         if self.deliveries.contains_key(&id) {
             return DeliveryAdmission::Known;
         }
-        if self.deliveries.len() >= self.limits.pending_max {
+        if self.deliveries.len() - self.notices >= self.limits.pending_max {
             return DeliveryAdmission::Full;
         }
+        let lane = self.insert(id, DeliveryKind::End, receiver, account);
+        self.enqueue(id, due);
+        match self.displace(lane.account) {
+            Some(oldest) => DeliveryAdmission::Displaced(oldest),
+            None => DeliveryAdmission::Waiting,
+        }
+    }
+
+    /// Adds a notice of a running job. Counts against no bound of pending deliveries: a run has one at most. Returns
+    /// whether it waits now: a receiver that is probed gets none.
+    pub fn add_notice(&mut self, id: DeliveryId, receiver: &Arc<str>, account: &AccountId) -> bool {
+        if self.deliveries.contains_key(&id) || self.is_failing(receiver) {
+            return false;
+        }
+        self.insert(id, DeliveryKind::Notice, receiver, account);
+        self.notices += 1;
+        self.enqueue(id, Millis::ZERO);
+        true
+    }
+
+    /// Changes [`ReceiverLimits::pending_max_per_account`]. Returns the waiting deliveries beyond it, which are removed.
+    pub fn set_pending_max_per_account(&mut self, max: usize) -> Vec<DeliveryId> {
+        self.limits.pending_max_per_account = max;
+        let accounts: Vec<u64> = self.accounts.keys().copied().collect();
+        let mut displaced = Vec::new();
+        for account in accounts {
+            while let Some(oldest) = self.displace(account) {
+                displaced.push(oldest);
+            }
+        }
+        displaced
+    }
+
+    /// Removes the oldest waiting end of an account that has more than it may.
+    fn displace(&mut self, account: u64) -> Option<DeliveryId> {
+        let load = self.accounts.get(&account)?;
+        let pending = load.waiting.len() + load.ends_in_flight;
+        let (_, oldest) = load.waiting.first_key_value()?;
+        let oldest = *oldest;
+        if pending <= self.limits.pending_max_per_account {
+            return None;
+        }
+        self.remove(oldest);
+        Some(oldest)
+    }
+
+    /// Returns whether a delivery in flight probes its receiver.
+    pub fn is_probe(&self, id: DeliveryId) -> bool {
+        let phase = self.deliveries.get(&id).map(|delivery| delivery.phase);
+        phase == Some(DeliveryPhase::InFlight { is_probe: true })
+    }
+
+    fn insert(
+        &mut self,
+        id: DeliveryId,
+        kind: DeliveryKind,
+        receiver: &Arc<str>,
+        account: &AccountId,
+    ) -> LaneKey {
         let lane = LaneKey {
             receiver: self.number_receiver(receiver),
             account: self.number_account(account),
         };
-        let sequence = self.next_number();
-        let phase = DeliveryPhase::Waiting { due };
         let delivery = Delivery {
             lane,
-            sequence,
-            phase,
+            sequence: self.next_number(),
+            kind,
+            phase: DeliveryPhase::Waiting { due: Millis::ZERO },
         };
         self.deliveries.insert(id, delivery);
         self.open_lane(lane);
-        self.enqueue(id, lane, sequence, due);
-        let load = &self.accounts[&lane.account];
-        let pending = load.waiting.len() + load.in_flight;
-        let oldest = load.waiting.first_key_value().map(|(_, id)| *id);
-        match oldest {
-            Some(oldest) if pending > self.limits.pending_max_per_account => {
-                self.remove(oldest);
-                DeliveryAdmission::Displaced(oldest)
-            }
-            _ => DeliveryAdmission::Waiting,
-        }
+        lane
     }
 
     /// Starts the next delivery: of the receivers with one due, the one served longest ago. To be called until
@@ -229,12 +303,8 @@ impl Receivers {
         };
         self.record_result(delivery.lane.receiver, result, now);
         match decision {
-            DeliveryDecision::RetryAt(due) => {
-                self.enqueue(id, delivery.lane, delivery.sequence, due);
-            }
-            DeliveryDecision::Done | DeliveryDecision::Dead => {
-                self.deliveries.remove(&id);
-            }
+            DeliveryDecision::RetryAt(due) => self.enqueue(id, due),
+            DeliveryDecision::Done | DeliveryDecision::Dead => self.forget(id),
         }
         self.settle(delivery.lane);
     }
@@ -251,14 +321,24 @@ impl Receivers {
             }
             DeliveryPhase::Waiting { due } => {
                 let load = self.accounts.get_mut(&delivery.lane.account);
-                load.map(|load| load.waiting.remove(&delivery.sequence));
+                load.expect("has a lane").take_waiting(&delivery);
                 let lane = self.lanes.get_mut(&delivery.lane);
-                lane.map(|lane| lane.waiting.remove(&(due, delivery.sequence, id)));
+                let lane = lane.expect("has a delivery");
+                match delivery.kind {
+                    DeliveryKind::End => lane.waiting.remove(&(due, delivery.sequence, id)),
+                    DeliveryKind::Notice => lane.notices.remove(&(delivery.sequence, id)),
+                };
             }
         }
-        self.deliveries.remove(&id);
+        self.forget(id);
         self.settle(delivery.lane);
         true
+    }
+
+    fn forget(&mut self, id: DeliveryId) {
+        if let Some(delivery) = self.deliveries.remove(&id) {
+            self.notices -= usize::from(delivery.kind == DeliveryKind::Notice);
+        }
     }
 
     /// Earliest moment at which [`next`](Self::next) may start a delivery without a finish before; zero when one is
@@ -318,22 +398,32 @@ impl Receivers {
         let load = AccountLoad {
             name: name.clone(),
             waiting: BTreeMap::new(),
+            notices: 0,
             in_flight: 0,
+            ends_in_flight: 0,
             parked: BTreeSet::new(),
         };
         self.accounts.insert(number, load);
         number
     }
 
-    fn enqueue(&mut self, id: DeliveryId, key: LaneKey, sequence: u64, due: Millis) {
+    fn enqueue(&mut self, id: DeliveryId, due: Millis) {
         let delivery = self.deliveries.get_mut(&id).expect("added before");
         delivery.phase = DeliveryPhase::Waiting { due };
+        let (key, sequence) = (delivery.lane, delivery.sequence);
         let load = self.accounts.get_mut(&key.account);
-        load.expect("added with its lane")
-            .waiting
-            .insert(sequence, id);
+        let load = load.expect("added with its lane");
         let lane = self.lanes.get_mut(&key).expect("added before");
-        lane.waiting.insert((due, sequence, id));
+        match delivery.kind {
+            DeliveryKind::End => {
+                load.waiting.insert(sequence, id);
+                lane.waiting.insert((due, sequence, id));
+            }
+            DeliveryKind::Notice => {
+                load.notices += 1;
+                lane.notices.insert((sequence, id));
+            }
+        }
         self.place_lane(key, None);
     }
 
@@ -377,18 +467,19 @@ impl Receivers {
         let lane = self.lanes.get_mut(&key).expect("ready");
         lane.turn = turn;
         lane.in_flight += 1;
-        let first = lane.waiting.pop_first();
-        let (_, sequence, id) = first.expect("a ready lane has a delivery that is due");
+        let id = lane.take_due(now);
+        let id = id.expect("a ready lane has a delivery that is due");
         let receiver = self.receivers.get_mut(&key.receiver).expect("ready");
         receiver.turn = turn;
         receiver.in_flight += 1;
         let is_probe = receiver.is_failing();
         let load = self.accounts.get_mut(&key.account).expect("has a lane");
+        let delivery = self.deliveries.get_mut(&id).expect("waits");
+        load.take_waiting(delivery);
         load.in_flight += 1;
-        load.waiting.remove(&sequence);
+        load.ends_in_flight += usize::from(delivery.kind == DeliveryKind::End);
         self.in_flight += 1;
         self.probes += usize::from(is_probe);
-        let delivery = self.deliveries.get_mut(&id).expect("waits");
         delivery.phase = DeliveryPhase::InFlight { is_probe };
         self.update_room(key.account);
         self.place_lane(key, Some(now));
@@ -407,7 +498,9 @@ impl Receivers {
         let receiver = self.receivers.get_mut(&key.receiver);
         receiver.expect("in flight").in_flight -= 1;
         let load = self.accounts.get_mut(&key.account);
-        load.expect("in flight").in_flight -= 1;
+        let load = load.expect("in flight");
+        load.in_flight -= 1;
+        load.ends_in_flight -= usize::from(delivery.kind == DeliveryKind::End);
         self.in_flight -= 1;
         self.probes -= usize::from(is_probe);
         self.update_room(key.account);

@@ -10,7 +10,7 @@ use super::deadline::JobLimits;
 use super::id::{DeployableKey, JobId};
 use super::retry::AttemptCounts;
 use super::schedule::{JobClass, QueuePlace};
-use super::states::{CanceledBy, EndReason, JobKind, JobOwner, JobState};
+use super::states::{CanceledBy, EndReason, JobKind, JobOwner, JobPosition, JobState};
 use super::store_time::StoreTime;
 use crate::model::FairBy;
 use crate::{AccountId, Millis, ModelId};
@@ -56,7 +56,7 @@ impl JobDefinition {
     /// Returns the moment at which the store ends the job by time. A running one is its worker's to end, which knows
     /// what it made, and has the grace of a cancel for it.
     pub(super) fn swept_at(&self, progress: &JobProgress) -> StoreTime {
-        let end = self.limits.next_end(progress.started).at;
+        let end = self.limits.next_end(progress.timed_from()).at;
         match progress.owner {
             Some(_) => end + Millis(self.cancel_grace_ms),
             None => end,
@@ -90,9 +90,22 @@ pub struct JobProgress {
     pub due: Option<StoreTime>,
     /// Request to cancel it, while it runs.
     pub cancel: Option<CancelRequest>,
+    /// Time since the first take that it had to wait for its account's quota or pace, milliseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rested_ms: u64,
+}
+
+fn is_zero(ms: &u64) -> bool {
+    *ms == 0
 }
 
 impl JobProgress {
+    /// Returns the moment from which the timeout of the run counts: the first take, and later by what the job had to
+    /// wait for its account.
+    pub fn timed_from(&self) -> Option<StoreTime> {
+        self.started.map(|started| started + Millis(self.rested_ms))
+    }
+
     /// Returns the state of a job that has not ended.
     pub fn state(&self) -> JobState {
         match self.owner {
@@ -130,6 +143,18 @@ pub struct JobOutcome {
     pub ended: StoreTime,
     /// A worker wrote the end, and has its result. Otherwise the table made it, and there is none.
     pub by_worker: bool,
+}
+
+impl JobOutcome {
+    /// Returns the position against which a later write is judged: only the worker that wrote the end repeats it.
+    pub fn position(&self) -> JobPosition<'_> {
+        let writer = self.progress.owner.as_ref().filter(|_| self.by_worker);
+        JobPosition {
+            state: self.state,
+            epoch: self.progress.epoch,
+            worker: writer.map(|owner| &owner.worker),
+        }
+    }
 }
 
 /// Change of a job that a store has to write.

@@ -304,6 +304,23 @@ impl Schedule {
         self.classes[place.class as usize].remove(flow, place.place)
     }
 
+    /// Returns the place of a queued job among those that wait, from 1 on, as classes and flows of equal weight have their
+    /// turns. Others may still come before it. Visits every flow of its class and the jobs before it in its own.
+    pub fn position(&self, flow: &str, place: &QueuePlace) -> Option<usize> {
+        let class = &self.classes[place.class as usize];
+        let own = class.flows.get(flow)?;
+        let ahead = own.jobs.range(..place.place).count();
+        let others = class.flows.iter().filter(|(name, _)| ***name != *flow);
+        let before = others.map(|(name, other)| {
+            // A flow that is served first in a round has one turn more.
+            let turns = ahead + usize::from((other.time, &**name) < (own.time, flow));
+            other.jobs.len().min(turns)
+        });
+        let classes = JobClass::ALL.iter().take_while(|it| **it != place.class);
+        let in_classes: usize = classes.map(|class| self.len_of(*class)).sum();
+        Some(in_classes + ahead + before.sum::<usize>() + 1)
+    }
+
     /// Corrects the charge of a job that was taken, once, when its run is over. Until then its flow is remembered.
     pub fn correct(&mut self, class: JobClass, flow: &str, expected: FlowCost, actual: FlowCost) {
         self.classes[class as usize].correct(flow, expected, actual);
@@ -378,6 +395,28 @@ mod tests {
             order.sort();
             assert_eq!(order, JobClass::ALL);
         }
+    }
+
+    #[test]
+    fn positions_are_in_rounds_of_the_flows_behind_the_classes_before() {
+        let mut schedule = Schedule::default();
+        let flows = ["a", "a", "a", "b", "b", "c"].map(Arc::from);
+        let places: Vec<_> = flows
+            .iter()
+            .zip(0..)
+            .map(|(flow, n)| schedule.push(JobClass::Normal, flow, id(n), SECOND))
+            .collect();
+        let positions = |schedule: &Schedule| -> Vec<usize> {
+            let found = flows.iter().zip(&places);
+            found
+                .map(|(flow, place)| schedule.position(flow, place).unwrap())
+                .collect()
+        };
+        assert_eq!(positions(&schedule), [1, 4, 6, 2, 5, 3]);
+        schedule.push(JobClass::Interactive, &"d".into(), id(9), SECOND);
+        schedule.push(JobClass::Batch, &"d".into(), id(10), SECOND);
+        assert_eq!(positions(&schedule), [2, 5, 7, 3, 6, 4]);
+        assert_eq!(schedule.position("x", &places[0]), None);
     }
 
     #[test]

@@ -329,7 +329,28 @@ mod tests {
             let word = serde_json::to_value(reason).unwrap();
             assert_eq!(word, reason.code());
         }
-        assert!(EndReason::Timeout.charges_partial_work(true));
-        assert!(!EndReason::ModelError.charges_partial_work(true));
+    }
+
+    /// Work until the cut is charged for these reasons, and for none else.
+    #[test]
+    fn the_table_of_charges_names_each_reason() {
+        let charged: Vec<&str> = EndReason::ALL
+            .into_iter()
+            .filter(|reason| reason.charges_partial_work(true))
+            .map(EndReason::code)
+            .collect();
+        let expected = [
+            "output_too_large",
+            "timeout",
+            "lifetime",
+            "deadline",
+            "canceled_by_user",
+            "canceled_by_operator",
+        ];
+        assert_eq!(charged.len(), expected.len());
+        assert!(
+            expected.iter().all(|code| charged.contains(code)),
+            "{charged:?}"
+        );
     }
 }

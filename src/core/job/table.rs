@@ -17,6 +17,8 @@ mod runs;
 mod submit;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transition_tests;
 mod workers;
 
 use std::collections::{BTreeSet, VecDeque};

@@ -1,11 +1,36 @@
-//! Configuration of an endpoint beside its URL: the form of its key, and its health checks.
+//! Configuration of an endpoint beside its URL: its key and the form of it, and its health checks.
 //!
 //! Shapes of the configuration only; requests are written by the shell.
 
+use std::fmt;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// A text that must not reach logs: its debug print keeps it to itself.
+#[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Secret(Arc<str>);
+
+impl Secret {
+    /// Returns the text, for the code that sends it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Secret {
+        Secret(text.into())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
 
 /// Form in which an endpoint's `api_key` is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::spec::{EndpointSpec, ModelSpec, Secret};
+use super::credentials::Secret;
+use super::spec::{EndpointSpec, ModelSpec};
 
 /// Endpoints a model may be found to have: ten times the containers of a large model at one site, and
 /// few enough to probe them all within a round.

@@ -6,11 +6,14 @@ mod account;
 mod backend;
 mod base;
 mod catalog;
+mod chat;
 mod credentials;
 mod deployment;
 mod discovery;
 mod jobs;
+mod named_task;
 mod parameters;
+mod process;
 mod shared_endpoints;
 mod spec;
 mod tariff;
@@ -19,7 +22,8 @@ pub use account::{AccountSpec, KeyHash};
 pub use backend::{BackendName, Payload};
 pub use base::BaseSpec;
 pub use catalog::{Access, Catalog};
-pub use credentials::{AuthForm, HealthCheckSpec};
+pub use chat::{ChatSpec, ChatTemplate, Thinking};
+pub use credentials::{AuthForm, HealthCheckSpec, Secret};
 pub use deployment::{DeploymentSpec, HardwareSpec, INSTANCES_MAX};
 pub use discovery::{
     ConsulSpec, DiscoveredEndpoint, DiscoveredEndpoints, DiscoverySource, DiscoverySpec,
@@ -28,10 +32,15 @@ pub use discovery::{
 pub use jobs::{
     AccountJobLimits, FairBy, FlowMode, JobSpec, ModerationFailure, ModerationSpec, WhenQuotaUsed,
 };
+pub use named_task::{CANDIDATES_MAX, Defaults, KeepLoaded, NamedTask};
 pub use parameters::{Parameters, RESERVED};
+pub use process::{
+    AdapterSpec, ListenScope, LoadingState, OverLease, ProcessLimits, ProcessSpec, ReplicasSpec,
+    SleepLevel, SplitChoice, UnknownVram, UpdateChoice, VramSpec, WarmupSpec,
+};
 pub use spec::{
-    Algorithm, CaFile, EndpointSpec, ModelInAnswers, ModelSpec, PermitScope, QueueSpec, Secret,
-    Task, WhenUnhealthy, server_of,
+    Algorithm, CaFile, EndpointSpec, ModelInAnswers, ModelSpec, PermitScope, QueueSpec, Task,
+    WhenUnhealthy, is_slot, server_of, slot_url,
 };
 pub use tariff::{
     ChargeCut, MetricMode, ModelPlugins, TARIFF_TEXT_BYTES_MAX, Tariff, Trust, read_tariff_text,

@@ -12,10 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use super::backend::BackendName;
 use super::base::BaseSpec;
-use super::credentials::{AuthForm, HealthCheckSpec};
+use super::chat::ChatSpec;
+use super::credentials::{AuthForm, HealthCheckSpec, Secret};
 use super::discovery::DiscoverySpec;
 use super::jobs::JobSpec;
 use super::parameters::Parameters;
+use super::process::{LoadingState, ProcessSpec, ReplicasSpec, VramSpec};
 use super::tariff::{MetricMode, ModelPlugins, Tariff, Trust};
 use crate::{AccountId, ModelId};
 
@@ -89,30 +91,6 @@ impl Task {
                 | Task::ObjectDetection
                 | Task::DumbPipe
         )
-    }
-}
-
-/// A text that must not reach logs: its debug print keeps it to itself.
-#[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct Secret(Arc<str>);
-
-impl Secret {
-    /// Returns the text, for the code that sends it.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<&str> for Secret {
-    fn from(text: &str) -> Secret {
-        Secret(text.into())
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
     }
 }
 
@@ -239,10 +217,33 @@ impl Default for EndpointSpec {
     }
 }
 
+/// Begin of the identity of a slot, where other endpoints have a URL.
+const SLOT_SCHEME: &str = "slot:";
+
+/// Returns the identity of a slot among the endpoints of its model.
+pub fn slot_url(model: &ModelId, number: u32) -> String {
+    format!("{SLOT_SCHEME}{}#{number}", model.as_str())
+}
+
+/// Returns whether an endpoint is a slot.
+pub fn is_slot(url: &str) -> bool {
+    url.starts_with(SLOT_SCHEME)
+}
+
 impl EndpointSpec {
     /// Permits of an endpoint whose number is not written.
     pub fn default_max_concurrent_requests() -> u32 {
         4
+    }
+
+    /// Endpoint of a slot: a place for a process that the gateway starts. Its address is known once it is ready.
+    pub fn slot(model: &ModelId, number: u32, permits: u32) -> EndpointSpec {
+        EndpointSpec {
+            url: slot_url(model, number).into(),
+            max_concurrent_requests: permits,
+            permits: PermitScope::Model,
+            ..EndpointSpec::default()
+        }
     }
 
     /// Its server as `scheme://host:port` in lower case: what endpoints on one server have in common.
@@ -379,6 +380,9 @@ pub struct ModelSpec {
     /// not JSON stay as they are.
     #[serde(default)]
     pub parameters: Parameters,
+    /// Form in which chats reach the servers.
+    #[serde(default)]
+    pub chat: ChatSpec,
     /// Plugins, by name; a name that `plugins` does not declare is that of a built-in one.
     #[serde(default)]
     pub plugins: ModelPlugins,
@@ -413,6 +417,29 @@ pub struct ModelSpec {
     /// Base on whose endpoints the model runs, in place of its own: the servers exchange their weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<BaseSpec>,
+    /// Process on this host that serves the model, beside `endpoints`, which may be empty then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessSpec>,
+    /// Device memory of the process.
+    #[serde(default)]
+    pub vram: VramSpec,
+    /// Slots of the process, each with a process of its own.
+    #[serde(default)]
+    pub replicas: ReplicasSpec,
+    /// Loaded at start and kept: never evicted, never unloaded while idle, loaded again after a crash.
+    #[serde(default)]
+    pub pin: bool,
+    /// Loaded at start, then as any other.
+    #[serde(default)]
+    pub preload: bool,
+    /// Seconds that the model stays loaded while idle; -1 means always. By task when absent: 900 for text-to-image, 60
+    /// for image-classification, 300 for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1, max = 31_536_000))]
+    pub keep_alive_secs: Option<i64>,
+    /// News for streaming clients that wait until the model is loaded.
+    #[serde(default)]
+    pub loading_state: LoadingState,
     /// Versions by which jobs name the model, the newest first; one that follows from what serves it when empty.
     #[serde(default)]
     #[schemars(length(max = 64), inner(regex(pattern = "^[0-9a-f]{64}$")))]
@@ -448,6 +475,7 @@ impl ModelSpec {
             progress_comments: false,
             model_in_answers: ModelInAnswers::default(),
             parameters: Parameters::default(),
+            chat: ChatSpec::default(),
             plugins: ModelPlugins::default(),
             routing: serde_json::Map::new(),
             tariff: None,
@@ -458,6 +486,13 @@ impl ModelSpec {
             jobs: JobSpec::default(),
             trainer: None,
             base: None,
+            process: None,
+            vram: VramSpec::default(),
+            replicas: ReplicasSpec::default(),
+            pin: false,
+            preload: false,
+            keep_alive_secs: None,
+            loading_state: LoadingState::default(),
             versions: Vec::new(),
         }
     }
@@ -476,9 +511,36 @@ impl ModelSpec {
             && self.plugins == other.plugins
             && self.tariff == other.tariff
             && self.parameters == other.parameters
+            && self.chat == other.chat
             && self.metrics_trust == other.metrics_trust
             && self.metrics == other.metrics
             && self.allowed_accounts == other.allowed_accounts
+    }
+
+    /// Returns the model with an endpoint for each of its slots; as it is without a process.
+    pub fn with_slots(&self) -> ModelSpec {
+        let mut spec = self.clone();
+        if let Some(process) = &self.process {
+            let slots = 0..self.replicas.max;
+            let slots = slots.map(|number| EndpointSpec::slot(&self.id, number, process.parallel));
+            spec.endpoints.extend(slots);
+        }
+        spec
+    }
+
+    /// Returns the seconds for which an idle model stays loaded; none: always.
+    pub fn keep_alive_secs(&self) -> Option<u64> {
+        if self.pin {
+            return None;
+        }
+        match self.keep_alive_secs {
+            Some(secs) => u64::try_from(secs).ok(),
+            None => Some(match self.task {
+                Task::TextToImage => 900,
+                Task::ImageClassification => 60,
+                _ => 300,
+            }),
+        }
     }
 
     /// The sum of all endpoints' permits.

@@ -432,6 +432,16 @@ impl Ejector {
         }
     }
 
+    /// Forgets what was seen at `url`: another process is there.
+    pub fn forget(&mut self, url: &str) {
+        self.records.remove(url);
+        self.usable = self
+            .records
+            .values()
+            .filter(|record| record.is_usable())
+            .count();
+    }
+
     /// The endpoint's condition; of one that is not configured, that it drains.
     pub fn health(&self, url: &str) -> Health {
         let record = self.records.get(url);

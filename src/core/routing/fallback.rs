@@ -32,15 +32,18 @@ pub enum FallbackReason {
     OutOfCapacity,
     /// None of its servers is fit.
     Unhealthy,
+    /// Model that has to be loaded first while a later one is ready.
+    Cold,
     /// Its servers failed before they began to work.
     Failed,
 }
 
 impl FallbackReason {
     /// Every reason, in the order of its metric series.
-    pub const ALL: [FallbackReason; 3] = [
+    pub const ALL: [FallbackReason; 4] = [
         FallbackReason::OutOfCapacity,
         FallbackReason::Unhealthy,
+        FallbackReason::Cold,
         FallbackReason::Failed,
     ];
 
@@ -49,8 +52,19 @@ impl FallbackReason {
         match self {
             FallbackReason::OutOfCapacity => "out-of-capacity",
             FallbackReason::Unhealthy => "unhealthy",
+            FallbackReason::Cold => "cold",
             FallbackReason::Failed => "failed",
         }
+    }
+}
+
+/// Returns the position of the candidate that a request goes to first: the first one, unless it is cold, another one
+/// is warm, and it is not pinned. A model is warm when no process has to be loaded for it.
+pub fn first_candidate(pin_primary: bool, is_warm: impl IntoIterator<Item = bool>) -> usize {
+    let mut is_warm = is_warm.into_iter();
+    match pin_primary {
+        true => 0,
+        false => is_warm.position(|warm| warm).unwrap_or(0),
     }
 }
 
@@ -89,6 +103,12 @@ impl FallbackState {
         self.open_below = below;
     }
 
+    /// Records that the request goes back to the first model, to wait for its load: no other is left.
+    pub fn record_return(&mut self) {
+        self.is_at_primary = true;
+        self.open_below = 0;
+    }
+
     /// Returns whether the present model may make another attempt after `tries` of the whole
     /// request. While a fallback is left, one attempt is kept for it, and no server that failed
     /// this request is tried again. `has_fresh` says that there are others.
@@ -119,10 +139,19 @@ mod tests {
     }
 
     #[test]
+    fn a_warm_candidate_goes_before_a_cold_first_one_that_is_not_pinned() {
+        assert_eq!(first_candidate(false, [false, true, true]), 1);
+        assert_eq!(first_candidate(false, [true, false, true]), 0);
+        assert_eq!(first_candidate(false, [false, false]), 0);
+        assert_eq!(first_candidate(true, [false, true]), 0);
+    }
+
+    #[test]
     fn a_pinned_model_is_left_when_it_fails_and_not_for_want_of_room() {
         let mut descent = FallbackState::new(true, 2);
         assert!(!descent.may_fall_back(FallbackReason::OutOfCapacity, 0));
         assert!(!descent.may_fall_back(FallbackReason::Unhealthy, 0));
+        assert!(!descent.may_fall_back(FallbackReason::Cold, 0));
         assert!(descent.may_fall_back(FallbackReason::Failed, 1));
         descent.record_fallback(1);
         assert!(descent.may_fall_back(FallbackReason::OutOfCapacity, 1));
@@ -147,6 +176,18 @@ mod tests {
         assert!(!descent.may_retry_model(FallbackReason::Failed, 1, false));
     }
 
+    #[test]
+    fn a_request_that_is_back_at_its_model_goes_nowhere_else() {
+        let mut descent = FallbackState::new(false, 1);
+        assert!(descent.may_fall_back(FallbackReason::Cold, 0));
+        descent.record_fallback(0);
+        descent.record_return();
+        for reason in FallbackReason::ALL {
+            assert!(!descent.may_fall_back(reason, 0));
+        }
+        assert!(descent.may_retry_model(FallbackReason::Failed, 1, false));
+    }
+
     /// Behaviour of one model of a random fallback list.
     #[derive(Clone, Copy, Debug)]
     enum Does {
@@ -160,6 +201,7 @@ mod tests {
         prop_oneof![
             Just(Does::Misses(FallbackReason::OutOfCapacity)),
             Just(Does::Misses(FallbackReason::Unhealthy)),
+            Just(Does::Misses(FallbackReason::Cold)),
             (1_u32..5).prop_map(Does::Fails),
             Just(Does::Serves),
         ]

@@ -23,7 +23,7 @@ pub use breaker::{
 pub use budget::{ATTEMPTS_MAX, AttemptBudget, AttemptFailure, RetryBudget, RetryTarget};
 pub use cluster::{ClusterRule, ClusterView};
 pub use evidence::{AccountKey, Evidence};
-pub use fallback::{FallbackCandidate, FallbackReason, FallbackState};
+pub use fallback::{FallbackCandidate, FallbackReason, FallbackState, first_candidate};
 pub use hops::Hops;
 pub use load::{EndpointLoad, ServerLoad};
 pub use policy::{BuiltinPolicy, Candidate, Choice, Hints};

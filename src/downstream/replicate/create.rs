@@ -16,12 +16,12 @@ use sha2::{Digest, Sha256};
 
 use super::answer::RouteAnswer;
 use super::deployments::FoundDeployment;
-use super::objects;
+use super::{input_check, objects};
 use crate::downstream::request_body;
 use crate::downstream::server::DownstreamServer;
 use crate::downstream::session::Session;
 use crate::jobs::{
-    CatalogModel, Deployment, IdempotencyKey, Jobs, ShownStatus, StoredJob, StoredRequest,
+    self, CatalogModel, Deployment, IdempotencyKey, Jobs, ShownStatus, StoredJob, StoredRequest,
     SubmitRequest, replicate_object,
 };
 use crate::pipeline::{
@@ -56,9 +56,11 @@ fn unprocessable(pointer: &str, message: impl Into<String>) -> Refusal {
 impl CreateHead {
     fn read(head: RequestHead<'_>, jobs: &Jobs) -> Result<CreateHead, Refusal> {
         let text = |name: &str| head.headers.text_of(name);
-        let cancel_after = text("cancel-after").map(parse_cancel_after).transpose();
+        let cancel_after = head.headers.get("cancel-after");
         let cancel_after =
-            cancel_after.map_err(|error| unprocessable("", format!("`Cancel-After` {error}")))?;
+            cancel_after.map(|span| parse_cancel_after(&String::from_utf8_lossy(span)));
+        let cancel_after = cancel_after.transpose();
+        let cancel_after = cancel_after.map_err(|error| unprocessable("", error.to_string()))?;
         let key = head.headers.get("idempotency-key");
         let key = match key {
             None => None,
@@ -101,10 +103,20 @@ pub(super) async fn create(
     account.take_unit(ctx.arrival)?;
     let head = CreateHead::read(session.request_head(), jobs)?;
     let shared = &server.shared;
-    let (body, share) = request_body::read_body(shared, session, ctx, account).await?;
-    let digest = digest(&head.target, &body);
+    let (body, mut share) = request_body::read_body(shared, session, ctx, account).await?;
+    let key = head.key.clone().map(|key| IdempotencyKey {
+        key,
+        digest: digest(&head.target, &body),
+    });
+    if let Some(key) = &key
+        && let Some(job) = jobs.repeated(&account.spec.id, key).await?
+    {
+        return answer(jobs, session, head.wait_secs, job).await;
+    }
     let read = read_create(&body)?;
-    let (model, deployment, submit) = prepare(server, jobs, request, (&head, read, digest), route)?;
+    let (model, deployment, submit) = prepare(server, jobs, request, (&head, read, key), route)?;
+    let checked = input_check::check(shared, session, ctx, (&model, &submit), &mut share);
+    checked.await?;
     let stored = tokio::select! {
         stored = jobs.submit(submit.of(&account.spec, &model, deployment.as_deref())) => stored,
         // The store drops a submit that it has not begun.
@@ -136,10 +148,11 @@ async fn answer(
         lines.push(("preference-applied", format!("wait={secs}")));
         let limit = Duration::from_secs(secs) - ANSWER_TIME;
         let ended = tokio::select! {
-            ended = jobs.wait(job.definition.id, limit) => ended?,
+            ended = jobs.wait(job.definition.id, limit) => ended,
             () = session.closed() => return Err(RequestError::Aborted),
         };
-        job = ended.unwrap_or(job);
+        // The job is accepted: a store that cannot be read meanwhile does not change that.
+        job = ended.ok().flatten().unwrap_or(job);
     }
     Ok(RouteAnswer {
         status: 201,
@@ -149,12 +162,12 @@ async fn answer(
 }
 
 /// Submit without the parts that are borrowed.
-struct PreparedSubmit {
-    kind: JobKind,
+pub(super) struct PreparedSubmit {
+    pub kind: JobKind,
     class: JobClass,
     cancel_after: Option<Millis>,
     timeout: Option<Millis>,
-    request: StoredRequest,
+    pub request: StoredRequest,
     key: Option<IdempotencyKey>,
 }
 
@@ -187,7 +200,7 @@ fn prepare(
     server: &DownstreamServer,
     jobs: &Jobs,
     request: &AuthenticatedRequest,
-    (head, read, digest): (&CreateHead, CreateRequest, [u8; 32]),
+    (head, read, key): (&CreateHead, CreateRequest, Option<IdempotencyKey>),
     route: ReplicateRoute,
 ) -> Result<PreparedJob, Refusal> {
     let account = &request.account.spec;
@@ -220,6 +233,7 @@ fn prepare(
     let events = read.webhook_events;
     let stored = StoredRequest {
         v: StoredRequest::VERSION,
+        input_file: None,
         input: read.input,
         shown_model: model.shown_name(),
         version,
@@ -241,7 +255,7 @@ fn prepare(
         cancel_after: head.cancel_after,
         timeout: request.requested_timeout,
         request: stored,
-        key: head.key.clone().map(|key| IdempotencyKey { key, digest }),
+        key,
     };
     Ok((model, deployment, submit))
 }
@@ -267,7 +281,8 @@ fn find_model(
         _ => {
             let version = read.version.as_deref();
             let version = version.ok_or_else(|| unprocessable("/version", "is required"))?;
-            let unknown = || unprocessable("", "Invalid version or not permitted");
+            let unknown =
+                || unprocessable("/version", "does not exist, or this account may not use it");
             find(VersionName::read(version)).ok_or_else(unknown)
         }
     }
@@ -304,14 +319,12 @@ fn has_text_output(task: Task) -> bool {
     matches!(task, Task::TextGeneration | Task::ImageTextToText)
 }
 
-/// Makes a token that cannot be guessed, also by those who know many others.
+/// Makes the token of a job's stream.
 fn stream_token() -> Result<Arc<str>, Refusal> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|error| {
+    jobs::stream_token().map_err(|error| {
         tracing::warn!(%error, "the system has no random bytes for a stream's token");
         Refusal::JobsUnavailable
-    })?;
-    Ok(hex::encode(random).into())
+    })
 }
 
 /// Digest by which a repeated create is recognized.

@@ -8,6 +8,7 @@ mod create;
 mod deployments;
 mod dispatch;
 mod files;
+mod input_check;
 mod objects;
 mod stream;
 

@@ -68,6 +68,7 @@ pub(super) async fn get(
     id: &str,
 ) -> Result<RouteAnswer, Refusal> {
     let job = find(jobs, account, collection, id).await?;
+    let job = jobs.with_input(job).await;
     Ok(RouteAnswer::ok(replicate_object(
         &jobs.choices(),
         &job,
@@ -126,8 +127,9 @@ pub(super) async fn cancel(
     let job = find(jobs, account, collection, id).await?;
     let id = job.definition.id;
     jobs.cancel(id, CanceledBy::User).await?;
-    let ended = jobs.wait(id, CANCEL_WAIT).await?;
-    let job = ended.unwrap_or(job);
+    // The cancel is accepted: a store that cannot be read meanwhile does not change that.
+    let ended = jobs.wait(id, CANCEL_WAIT).await;
+    let job = ended.ok().flatten().unwrap_or(job);
     Ok(RouteAnswer::ok(replicate_object(
         &jobs.choices(),
         &job,

@@ -83,6 +83,9 @@ async fn find(jobs: &Jobs, id: &str, query: &str) -> Result<StoredJob, Refusal> 
         .find_map(|pair| pair.strip_prefix("token="));
     let token = token.ok_or_else(unknown)?;
     let job = jobs.get(id).await?.ok_or_else(unknown)?;
+    if jobs.is_past_keep(&job) {
+        return Err(unknown());
+    }
     let request = StoredRequest::read(&job.payload).map_err(|_| unknown())?;
     let own = request.stream_token.as_deref().ok_or_else(unknown)?;
     match bool::from(own.as_bytes().ct_eq(token.as_bytes())) {
@@ -102,7 +105,8 @@ impl Follower<'_> {
         head: ResponseHead,
     ) -> Result<(), DownstreamClosed> {
         session.start(head).await?;
-        let mut silence = Duration::ZERO;
+        // A client that has to wait hears so at once, with the head of the response.
+        let mut silence = COMMENT_EVERY;
         // The store is read where more than new text may have come.
         let mut is_look = true;
         loop {
@@ -123,11 +127,15 @@ impl Follower<'_> {
                 Progress::End(text) => return session.finish(text.into()).await,
                 Progress::Events(text) => {
                     silence = Duration::ZERO;
-                    session.write(text.into()).await?;
+                    self.write_unless_slow(session, text).await?;
                     is_look = false;
                     continue;
                 }
                 Progress::Wait => {}
+            }
+            if silence >= COMMENT_EVERY {
+                silence = Duration::ZERO;
+                session.write(self.comment().await).await?;
             }
             tokio::select! {
                 () = &mut changed => is_look = true,
@@ -138,10 +146,37 @@ impl Follower<'_> {
                 }
                 () = session.closed() => return Err(DownstreamClosed),
             }
-            if silence >= COMMENT_EVERY {
-                silence = Duration::ZERO;
-                session.write(Bytes::from_static(b": waiting\n\n")).await?;
+        }
+    }
+
+    /// Writes events. A client that does not take them while many others are added is cut off: it may resume.
+    async fn write_unless_slow(
+        &self,
+        session: &mut Session,
+        text: String,
+    ) -> Result<(), DownstreamClosed> {
+        let live = self.jobs.live(&self.id);
+        let behind = async {
+            match &live {
+                Some(live) => live.falls_behind(self.next).await,
+                None => std::future::pending().await,
             }
+        };
+        tokio::select! {
+            biased;
+            written = session.write(text.into()) => written,
+            () = behind => {
+                tracing::debug!(job = %self.id, "a follower that is slow was cut off");
+                Err(DownstreamClosed)
+            }
+        }
+    }
+
+    /// Comment for a client that hears nothing else, with the place of a job that is queued.
+    async fn comment(&self) -> Bytes {
+        match self.jobs.position(self.id).await {
+            Some(position) => format!(": queued, position {position}\n\n").into(),
+            None => Bytes::from_static(b": waiting\n\n"),
         }
     }
 

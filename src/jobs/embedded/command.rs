@@ -13,7 +13,7 @@ use infergate_core::job::{
 use super::shared::Reply;
 use crate::jobs::deployments::{DeploymentResult, DeploymentWrite};
 use crate::jobs::store::{
-    NewStoredJob, StoreError, StoreStats, StoredEnd, StoredRun, WebhookSettlement,
+    NewStoredJob, SettlementResult, StoreError, StoreStats, StoredEnd, StoredRun, WebhookSettlement,
 };
 
 /// Longest wait of a client for the store, so that the answer leaves within a second.
@@ -32,12 +32,19 @@ pub(super) enum StoreCommand {
     Retire(WorkerId, Reply<()>),
     EndQueued(DeployableKey, EndReason, Reply<usize>),
     SetPaused(DeployableKey, bool, Reply<()>),
+    Position(JobId, Reply<Option<usize>>),
     Stats(Reply<StoreStats>),
     AcknowledgeEvents(Vec<i64>, Reply<()>),
-    SettleWebhook(Arc<str>, WebhookSettlement, Arc<str>, Reply<bool>),
+    SettleWebhook(
+        Arc<str>,
+        WebhookSettlement,
+        Arc<str>,
+        Reply<SettlementResult>,
+    ),
     WriteDeployment(Box<DeploymentWrite>, Reply<DeploymentResult>),
-    /// The process that had the store before, and let go of it, has ended.
-    PredecessorEnded(Reply<()>),
+    /// The process that let go of the store has ended or does not come back, after this many connections of it.
+    /// Answered with false where it has come back meanwhile.
+    PredecessorEnded(u64, Reply<bool>),
 }
 
 impl StoreCommand {
@@ -53,6 +60,7 @@ impl StoreCommand {
             StoreCommand::Retire(..) => "retire",
             StoreCommand::EndQueued(..) => "end_queued",
             StoreCommand::SetPaused(..) => "set_paused",
+            StoreCommand::Position(..) => "position",
             StoreCommand::Stats(..) => "stats",
             StoreCommand::AcknowledgeEvents(..) => "acknowledge_events",
             StoreCommand::SettleWebhook(..) => "settle_webhook",
@@ -73,9 +81,10 @@ impl StoreCommand {
             StoreCommand::Heartbeat(.., reply) => reply.send(Err(error)),
             StoreCommand::Retire(_, reply)
             | StoreCommand::SetPaused(.., reply)
-            | StoreCommand::AcknowledgeEvents(_, reply)
-            | StoreCommand::PredecessorEnded(reply) => reply.send(Err(error)),
+            | StoreCommand::AcknowledgeEvents(_, reply) => reply.send(Err(error)),
+            StoreCommand::PredecessorEnded(_, reply) => reply.send(Err(error)),
             StoreCommand::EndQueued(.., reply) => reply.send(Err(error)),
+            StoreCommand::Position(_, reply) => reply.send(Err(error)),
             StoreCommand::Stats(reply) => reply.send(Err(error)),
             StoreCommand::SettleWebhook(.., reply) => reply.send(Err(error)),
             StoreCommand::WriteDeployment(_, reply) => reply.send(Err(error)),

@@ -1,4 +1,4 @@
-//! Rows of the embedded store in SQLite. With `deployment_rows` the only file with SQL.
+//! Rows of the embedded store in SQLite. With `deployment_rows` and `webhook_rows` the only file with SQL.
 //!
 //! Not the meaning of the queue: rows are written as the table has decided. WAL with `synchronous=FULL`: a committed
 //! transaction is on the disk (<https://www.sqlite.org/pragma.html#pragma_synchronous>).
@@ -9,16 +9,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use infergate_core::AccountId;
 use infergate_core::job::{
-    DeployableKey, EndReason, JobDefinition, JobId, JobKind, JobOutcome, JobProgress, JobState,
-    JobTable, StoreTime,
+    DeployableKey, EndReason, JobDefinition, JobId, JobKind, JobOutcome, JobPosition, JobProgress,
+    JobState, JobTable, StoreTime, WorkerId, WriteResult, judge_write,
 };
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params, params_from_iter};
 
 use super::schema::{STEPS, VERSION};
+use crate::files::FileId;
+use crate::jobs::request::{INPUT_FILE_BYTES, InputFile};
 use crate::jobs::store::{
-    EndRecord, IdempotencyKey, JobListing, ListedJobs, PendingEvent, PendingWebhook, RemovedJob,
-    StoredJob, WebhookSettlement,
+    EndRecord, FormerSubmit, IdempotencyKey, JobListing, ListedJobs, PendingEvent, RemovedJob,
+    StoredJob,
 };
 
 /// Wait for the lock of another connection: readers never hold it for long.
@@ -47,10 +49,30 @@ pub(super) enum Access {
     Read,
 }
 
+/// Rows whose time was over.
+pub(super) struct RemovedRows {
+    /// Number of jobs.
+    pub jobs: usize,
+    /// Files of their inputs.
+    pub files: Vec<FileId>,
+    /// Place where the removal goes on; none where there are no more.
+    pub next: Option<StoreTime>,
+}
+
 /// Idempotency key that was used before.
 pub(super) struct UsedKey {
     pub digest: Vec<u8>,
     pub job: JobId,
+}
+
+impl UsedKey {
+    /// Returns the submit that the key was used for, compared with another one.
+    pub fn as_former(&self, key: &IdempotencyKey) -> FormerSubmit {
+        FormerSubmit {
+            job: self.job,
+            is_same: *self.digest == key.digest,
+        }
+    }
 }
 
 type SqlResult<T> = rusqlite::Result<T>;
@@ -211,8 +233,9 @@ impl Database {
                    RETURNING place";
         let mut statement = self.connection.prepare_cached(sql)?;
         let place: i64 = statement.query_row([definition.id.as_str()], |row| row.get(0))?;
-        let sql = "INSERT INTO ends (place, state, progress, reason, ended, expires, result)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let sql =
+            "INSERT INTO ends (place, state, progress, reason, ended, expires, result, by_worker)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         self.connection.prepare_cached(sql)?.execute(params![
             place,
             outcome.state.name(),
@@ -221,6 +244,7 @@ impl Database {
             as_sql(outcome.ended),
             as_sql(expires),
             &record.result[..],
+            outcome.by_worker,
         ])?;
         if !record.event.is_empty() {
             let sql = "INSERT INTO events (line) VALUES (?1)";
@@ -238,6 +262,24 @@ impl Database {
             ])?;
         }
         Ok(())
+    }
+
+    /// Judges a write of a worker to a job that the table does not know any more.
+    pub fn judge_ended(&self, id: &JobId, worker: &WorkerId, epoch: u32) -> SqlResult<WriteResult> {
+        let sql = "SELECT ends.state, ends.progress FROM jobs JOIN ends USING (place)
+                   WHERE id = ?1 AND by_worker = 1";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, json_column(row, 1)?));
+        let found = statement.query_row([id.as_str()], read).optional()?;
+        let Some((state, progress)): Option<(String, JobProgress)> = found else {
+            return Ok(WriteResult::Stale);
+        };
+        let position = JobPosition {
+            state: state_named(&state)?,
+            epoch: progress.epoch,
+            worker: progress.owner.as_ref().map(|owner| &owner.worker),
+        };
+        Ok(judge_write(position, worker, epoch))
     }
 
     pub fn payload(&self, id: &JobId) -> SqlResult<Bytes> {
@@ -365,109 +407,67 @@ impl Database {
         Ok(())
     }
 
-    /// Returns live deliveries after `place`, with the place of the last one.
-    pub fn webhooks_after(
+    /// Removes ended jobs whose time is over and that no live delivery needs, and used keys; at most `limit` each. A dead
+    /// letter has put off the time of its job.
+    /// Rows that expired before `from` were looked at.
+    pub fn remove_expired(
         &self,
-        place: i64,
         limit: usize,
-    ) -> SqlResult<Vec<(i64, PendingWebhook)>> {
-        let sql = "SELECT place, id, job, due, attempts, is_dead, last_result FROM webhooks
-                   WHERE place > ?1 AND is_dead = 0 ORDER BY place LIMIT ?2";
-        let mut statement = self.connection.prepare_cached(sql)?;
+        from: StoreTime,
+        now: StoreTime,
+    ) -> SqlResult<RemovedRows> {
+        let count = limit;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        statement
-            .query_map(params![place, limit], read_webhook)?
-            .collect()
-    }
-
-    pub fn webhooks(&self, is_dead: bool, limit: usize) -> SqlResult<Vec<PendingWebhook>> {
-        let sql = "SELECT place, id, job, due, attempts, is_dead, last_result FROM webhooks
-                   WHERE is_dead = ?1 ORDER BY place DESC LIMIT ?2";
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let rows = statement.query_map(params![is_dead, limit], read_webhook)?;
-        rows.map(|row| row.map(|(_, webhook)| webhook)).collect()
-    }
-
-    /// Writes the result of an attempt. Returns the entry where it is to be tried again by an operator.
-    pub fn settle_webhook(
-        &self,
-        id: &str,
-        settlement: &WebhookSettlement,
-        result: &str,
-    ) -> SqlResult<Option<i64>> {
-        let place: Option<i64> = self
-            .connection
-            .prepare_cached("SELECT place FROM webhooks WHERE id = ?1")?
-            .query_row([id], |row| row.get(0))
-            .optional()?;
-        let Some(place) = place else { return Ok(None) };
-        let (sql, due) = match settlement {
-            WebhookSettlement::Delivered => ("DELETE FROM webhooks WHERE place = ?1", None),
-            WebhookSettlement::RetryAt(at) => (
-                "UPDATE webhooks SET attempts = attempts + 1, last_result = ?3, due = ?2 WHERE place = ?1",
-                Some(*at),
-            ),
-            WebhookSettlement::Dead => (
-                "UPDATE webhooks SET attempts = attempts + 1, last_result = ?3, is_dead = 1 WHERE place = ?1",
-                None,
-            ),
-            WebhookSettlement::Revived(at) => (
-                "UPDATE webhooks SET attempts = 0, is_dead = 0, last_result = ?3, due = ?2 WHERE place = ?1",
-                Some(*at),
-            ),
-        };
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let due = as_sql(due.unwrap_or_default());
-        match settlement {
-            WebhookSettlement::Delivered => statement.execute([place])?,
-            WebhookSettlement::Dead => statement.execute(params![place, due, result])?,
-            _ => statement.execute(params![place, due, result])?,
-        };
-        Ok(Some(place))
-    }
-
-    /// Removes ended jobs whose time is over and that no delivery needs, and used keys; at most `limit` each.
-    pub fn remove_expired(&self, limit: usize, now: StoreTime) -> SqlResult<()> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let expired = "SELECT ends.place FROM ends JOIN jobs USING (place)
-                       WHERE expires <= ?1 AND NOT EXISTS
+        let expired = "SELECT ends.place, expires FROM ends JOIN jobs USING (place)
+                       WHERE expires >= ?3 AND expires <= ?1 AND NOT EXISTS
                            (SELECT 1 FROM webhooks WHERE webhooks.job = jobs.id AND is_dead = 0)
                        ORDER BY expires LIMIT ?2";
-        let places: Vec<i64> = self
+        let found: Vec<(i64, i64)> = self
             .connection
             .prepare_cached(expired)?
-            .query_map(params![as_sql(now), limit], |row| row.get(0))?
+            .query_map(params![as_sql(now), limit, as_sql(from)], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?
             .collect::<SqlResult<_>>()?;
+        let last = found
+            .last()
+            .map_or(from, |(_, at)| StoreTime(at.unsigned_abs()));
+        let places = found.iter().map(|(place, _)| *place);
         let steps = [
             "UPDATE keys SET removed = (SELECT json_object(
                  'state', state, 'reason', reason, 'created', definition -> 'created',
                  'started', progress -> 'started', 'ended', ended, 'epoch', progress -> 'epoch')
              FROM jobs JOIN ends USING (place) WHERE jobs.place = ?1)
              WHERE job = (SELECT id FROM jobs WHERE place = ?1)",
-            "DELETE FROM jobs WHERE place = ?1",
             "DELETE FROM ends WHERE place = ?1",
         ];
         for step in steps {
             let mut statement = self.connection.prepare_cached(step)?;
-            for place in &places {
+            for place in places.clone() {
                 statement.execute([place])?;
             }
+        }
+        let jobs = "DELETE FROM jobs WHERE place = ?1 RETURNING substr(payload, 1, ?2)";
+        let mut statement = self.connection.prepare_cached(jobs)?;
+        let mut files = Vec::new();
+        for place in places {
+            let begin = statement
+                .query_row(params![place, INPUT_FILE_BYTES as i64], |row| {
+                    row.get::<_, Vec<u8>>(0)
+                })
+                .optional()?;
+            files.extend(begin.as_deref().and_then(InputFile::id_of));
         }
         let keys = "DELETE FROM keys WHERE (account, key) IN
                     (SELECT account, key FROM keys WHERE expires <= ?1 LIMIT ?2)";
         let mut statement = self.connection.prepare_cached(keys)?;
-        statement.execute(params![as_sql(now), limit])?;
-        Ok(())
-    }
-
-    /// Keeps the newest dead letters only.
-    pub fn remove_dead_webhooks(&self, kept: usize) -> SqlResult<()> {
-        let sql = "DELETE FROM webhooks WHERE is_dead = 1 AND place <= (SELECT place FROM webhooks
-                   WHERE is_dead = 1 ORDER BY place DESC LIMIT 1 OFFSET ?1)";
-        let kept = i64::try_from(kept).unwrap_or(i64::MAX);
-        self.connection.prepare_cached(sql)?.execute([kept])?;
-        Ok(())
+        let keys = statement.execute(params![as_sql(now), limit])?;
+        let is_full = found.len() == count || keys == count;
+        Ok(RemovedRows {
+            jobs: found.len(),
+            files,
+            next: is_full.then_some(last),
+        })
     }
 
     /// Gives free pages back to the file system, a bounded number of them.
@@ -482,7 +482,7 @@ fn failure(message: &str) -> rusqlite::Error {
 }
 
 /// Store times fit: SQLite's integers end in the year 292 million.
-fn as_sql(at: StoreTime) -> i64 {
+pub(super) fn as_sql(at: StoreTime) -> i64 {
     i64::try_from(at.0).unwrap_or(i64::MAX)
 }
 
@@ -498,19 +498,21 @@ pub(super) fn json_column<T: serde::de::DeserializeOwned>(
     serde_json::from_str(&text).map_err(|error| failure(&error.to_string()))
 }
 
-fn parsed(row: &Row<'_>, index: usize) -> SqlResult<JobId> {
+pub(super) fn parsed(row: &Row<'_>, index: usize) -> SqlResult<JobId> {
     let text: String = row.get(index)?;
     text.parse()
         .map_err(|_| failure("an id in the file is none"))
+}
+
+fn state_named(name: &str) -> SqlResult<JobState> {
+    let found = JobState::ALL.into_iter().find(|known| known.name() == name);
+    found.ok_or_else(|| failure("a state in the file is none"))
 }
 
 fn read_job(row: &Row<'_>) -> SqlResult<StoredJob> {
     let (state, reason): (String, Option<String>) = (row.get(3)?, row.get(4)?);
     let ended: Option<i64> = row.get(5)?;
     let (payload, result): (Vec<u8>, Option<Vec<u8>>) = (row.get(6)?, row.get(7)?);
-    let state = JobState::ALL
-        .into_iter()
-        .find(|known| known.name() == state);
     let reason = reason.and_then(|code| {
         EndReason::ALL
             .into_iter()
@@ -520,24 +522,11 @@ fn read_job(row: &Row<'_>) -> SqlResult<StoredJob> {
         place: row.get(0)?,
         definition: json_column(row, 1)?,
         progress: json_column(row, 2)?,
-        state: state.ok_or_else(|| failure("a state in the file is none"))?,
+        state: state_named(&state)?,
         reason,
         ended: ended.map(|at| StoreTime(at.unsigned_abs())),
         payload: payload.into(),
         result: result.map(Bytes::from),
         is_data_removed: false,
     })
-}
-
-fn read_webhook(row: &Row<'_>) -> SqlResult<(i64, PendingWebhook)> {
-    let (id, due, last): (String, i64, String) = (row.get(1)?, row.get(3)?, row.get(6)?);
-    let webhook = PendingWebhook {
-        id: id.into(),
-        job: parsed(row, 2)?,
-        due: StoreTime(due.unsigned_abs()),
-        attempts: row.get(4)?,
-        is_dead: row.get(5)?,
-        last_result: last.into(),
-    };
-    Ok((row.get(0)?, webhook))
 }

@@ -12,6 +12,8 @@ use super::wal::{self, WalDamage};
 
 /// Name of the lock. Its content says that a store was made in the folder.
 const LOCK: &str = "lock";
+/// Lock of processes that have let go of the store and still run jobs of it.
+const LIFE: &str = "former";
 const USED: &[u8] = b"a store was made here\n";
 /// File that is written to see whether there is room.
 const PROBE: &str = "probe";
@@ -52,6 +54,28 @@ impl From<rusqlite::Error> for StoreFailure {
             is_outcome_unknown: code == Some(ErrorCode::SystemIoFailure),
         }
     }
+}
+
+/// Locks the file by which a process that has let go of the store in `folder` shows that it lives. Several may.
+///
+/// # Errors
+/// The file cannot be made.
+pub(super) fn lock_life(folder: &Path) -> io::Result<File> {
+    let life = open_life(folder)?;
+    // The other side holds it for a moment only.
+    life.lock_shared()?;
+    Ok(life)
+}
+
+/// Returns whether a process lives that has let go of the store in `folder`. Without an answer of the file system it may.
+pub(super) fn is_life_locked(folder: &Path) -> bool {
+    open_life(folder).map_or(true, |life| life.try_lock().is_err())
+}
+
+fn open_life(folder: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    options.open(folder.join(LIFE))
 }
 
 /// Files of a store. The kernel ends the lock with the process.

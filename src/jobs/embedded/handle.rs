@@ -4,29 +4,32 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use infergate_core::AccountId;
 use infergate_core::job::{
     CancelResult, CanceledBy, DeployableKey, EndReason, HeartbeatReply, HeldJobs, JobId, Release,
-    SubmitResult, TakeRequest, WorkerId, WriteResult,
+    StoreTime, SubmitResult, TakeRequest, WorkerId, WriteResult,
 };
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::command::{CALL_TIMEOUT, StoreCommand};
-use super::handover::serve_predecessor;
 use super::owner::StoreOwner;
+use super::predecessor::{CONNECTIONS_MAX, PredecessorServer};
 use super::reader::{Query, StoreReader};
 use super::shared::{EmbeddedSettings, OwnerShared, Reply};
 use crate::jobs::deployments::{DeploymentDirectory, DeploymentResult, DeploymentWrite};
+use crate::jobs::queue_history::QueueSnapshot;
 use crate::jobs::signals::JobSignals;
 use crate::jobs::store::{
-    EndRenderer, JobListing, JobStore, ListedJobs, NewStoredJob, PendingEvent, PendingWebhook,
-    RemovedJob, StoreError, StoreStats, StoredEnd, StoredJob, StoredRun, WebhookSettlement,
+    EndRenderer, FormerSubmit, IdempotencyKey, JobListing, JobStore, ListedJobs, NewStoredJob,
+    PendingEvent, PendingWebhook, RemovedJob, SettlementResult, StoreError, StoreStats, StoredEnd,
+    StoredJob, StoredRun, WebhookSettlement,
 };
 use crate::jobs::store_clock::StoreClock;
 use crate::telemetry::job_metrics::{JobMetrics, StoreCall};
@@ -66,22 +69,29 @@ impl EmbeddedStore {
             problem: Mutex::new(Some("it is being opened".into())),
             is_handed_over: AtomicBool::new(false),
             predecessors: Mutex::default(),
+            predecessor_connections: AtomicU64::new(0),
             metrics,
             levels: Mutex::default(),
+            histories: Mutex::default(),
             deployments: Arc::default(),
         });
         let (commands, waiting) = mpsc::sync_channel(WAITING_MAX);
         let (opened, is_open) = mpsc::sync_channel(1);
-        let owner = StoreOwner::new(Arc::clone(&shared), waiting);
+        let (predecessor, connections) = mpsc::sync_channel(CONNECTIONS_MAX);
+        let owner = StoreOwner::new(Arc::clone(&shared), waiting, predecessor);
         thread::Builder::new()
             .name("jobs".into())
             .spawn(move || owner.run(&opened))?;
         // The first attempt to open it is over when this returns, so that a good start has no refusals.
-        if let Ok(Some(predecessor)) = is_open.recv() {
-            let commands = commands.clone();
+        if let Ok(true) = is_open.recv() {
+            let server = PredecessorServer {
+                folder: folder.to_owned(),
+                connections,
+                commands: commands.clone(),
+            };
             thread::Builder::new()
                 .name("jobs-former".into())
-                .spawn(move || serve_predecessor(predecessor, &commands))?;
+                .spawn(move || server.run())?;
         }
         let (queries, waiting) = mpsc::sync_channel(WAITING_MAX);
         let reader = StoreReader::new(Arc::clone(&shared), waiting);
@@ -103,6 +113,11 @@ impl EmbeddedStore {
     /// Returns counts that are about a second old. Waits for nothing.
     pub fn levels(&self) -> Arc<StoreStats> {
         Arc::clone(&self.shared.levels.lock())
+    }
+
+    /// Returns the counts of a queue over the last two minutes, about one a second. Waits for nothing.
+    pub fn snapshots(&self, queue: &DeployableKey) -> Vec<QueueSnapshot> {
+        self.shared.histories.lock().of(queue)
     }
 
     /// Returns the directory in which the deployments that are kept are shown.
@@ -235,6 +250,17 @@ impl JobStore for EmbeddedStore {
         self.read(|reply| Query::Job(job, reply)).await
     }
 
+    async fn former_submit(
+        &self,
+        account: &AccountId,
+        key: &IdempotencyKey,
+        now: StoreTime,
+    ) -> Result<Option<FormerSubmit>, StoreError> {
+        let (account, key) = (account.clone(), key.clone());
+        self.read(|reply| Query::Former(account, key, now, reply))
+            .await
+    }
+
     async fn removed(&self, job: JobId) -> Result<Option<RemovedJob>, StoreError> {
         self.read(|reply| Query::Removed(job, reply)).await
     }
@@ -259,6 +285,10 @@ impl JobStore for EmbeddedStore {
     ) -> Result<(), StoreError> {
         self.call(|reply| StoreCommand::SetPaused(deployable, is_paused, reply))
             .await
+    }
+
+    async fn position(&self, job: JobId) -> Result<Option<usize>, StoreError> {
+        self.call(|reply| StoreCommand::Position(job, reply)).await
     }
 
     async fn stats(&self) -> Result<StoreStats, StoreError> {
@@ -292,7 +322,7 @@ impl JobStore for EmbeddedStore {
         id: Arc<str>,
         settlement: WebhookSettlement,
         result: Arc<str>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<SettlementResult, StoreError> {
         self.call(|reply| StoreCommand::SettleWebhook(id, settlement, result, reply))
             .await
     }

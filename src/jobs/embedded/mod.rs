@@ -8,16 +8,21 @@ mod command;
 mod database;
 mod deployment_rows;
 mod files;
+mod handed_over;
 mod handle;
 mod handover;
+#[cfg(test)]
+mod handover_tests;
 mod open_store;
 mod owner;
+mod predecessor;
 mod reader;
 mod schema;
 mod shared;
 #[cfg(test)]
 mod tests;
 mod wal;
+mod webhook_rows;
 mod wire;
 
 pub use handle::EmbeddedStore;

@@ -3,22 +3,30 @@
 //! Not when that is: the owner gathers calls, begins and answers. After a transaction that failed, table and file differ,
 //! and both are read again.
 
+use std::sync::atomic::Ordering;
+
 use hashbrown::HashSet;
 use infergate_core::Millis;
 use infergate_core::job::{
     CancelResult, CanceledBy, JobChange, JobId, JobOutcome, JobState, JobTable, ReleaseCause,
-    StoreTime, SubmitResult, TakeRequest, WorkerId,
+    RunEnd, StoreTime, SubmitResult, TakeRequest, WorkerId, WriteResult,
 };
 
 use super::command::StoreCommand;
-use super::database::Database;
+use super::database::{Database, RemovedRows};
 use super::deployment_rows::write_deployment;
 use super::shared::{OwnerShared, Reply};
+use super::webhook_rows::{DEAD_LETTERS_MAX, DroppedLetter, drop_letters, settle_webhook};
 use crate::jobs::deployments::DeploymentResult;
 use crate::jobs::store::{EndRecord, NewStoredJob, StoreError, StoreStats, StoredRun};
+use crate::telemetry::duty_metrics::JobDuty;
 
 /// Jobs that time ends, or that are due, in one transaction.
 pub(super) const DUTY_MAX: usize = 256;
+/// Rows that are removed in one transaction.
+pub(super) const EXPIRED_MAX: usize = 1000;
+/// Rows that are removed for each job that ends, while more wait: the file does not grow, and calls have their turn.
+const REMOVED_PER_END: usize = 2;
 /// Time that an idempotency key is kept.
 const KEY_KEPT: Millis = Millis::from_secs(24 * 3600);
 
@@ -37,11 +45,54 @@ pub(super) struct BatchHints {
     pub ended: Vec<JobId>,
     pub outcomes: Vec<JobOutcome>,
     pub changed: Vec<JobId>,
+    /// Jobs that time has ended, and released ones that came back into the schedule.
+    pub expired: usize,
+    pub released: usize,
+    /// Removed rows; none where nothing was looked for.
+    pub removed: Option<RemovedRows>,
     pub has_webhooks: bool,
     pub has_deployments: bool,
+    pub dropped_letters: Vec<DroppedLetter>,
+}
+
+/// Removal of rows whose time is over, in one transaction.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Removal {
+    /// From the beginning, with everything else that is done once a second.
+    All,
+    /// From this moment on: the last round left some.
+    Rest(StoreTime),
 }
 
 impl OpenStore {
+    /// Removes rows. Returns where the next round goes on. `is_idle`: no call waits. Between calls as many rows go as
+    /// their number is gaining, and more.
+    pub fn remove_rows(
+        &mut self,
+        shared: &OwnerShared,
+        hints: &mut BatchHints,
+        (removal, is_idle): (Removal, bool),
+        now: StoreTime,
+    ) -> rusqlite::Result<Option<StoreTime>> {
+        let ended = hints.ended.len().saturating_mul(REMOVED_PER_END);
+        let (from, limit) = match removal {
+            Removal::All => (StoreTime::default(), EXPIRED_MAX),
+            Removal::Rest(from) if is_idle => (from, EXPIRED_MAX),
+            Removal::Rest(from) if ended == 0 => return Ok(Some(from)),
+            Removal::Rest(from) => (from, ended.min(EXPIRED_MAX)),
+        };
+        let removed = self.database.remove_expired(limit, from, now)?;
+        let next = removed.next;
+        hints.removed = Some(removed);
+        if matches!(removal, Removal::All) {
+            self.table.forget_idle(now);
+            let bounds = (DEAD_LETTERS_MAX, EXPIRED_MAX);
+            let keep = shared.settings.keep();
+            hints.dropped_letters = drop_letters(&self.database, bounds, keep)?;
+        }
+        Ok(next)
+    }
+
     pub fn transact(
         &mut self,
         act: impl FnOnce(&mut OpenStore) -> rusqlite::Result<()>,
@@ -67,6 +118,7 @@ impl OpenStore {
             return Ok(());
         }
         let mut hints = BatchHints::default();
+        let workers_lost = workers.len();
         let released = self.transact(|open| {
             for (worker, jobs) in &workers {
                 open.table
@@ -78,6 +130,9 @@ impl OpenStore {
         if released.is_ok() {
             let cause = ReleaseCause::WorkerLost.name();
             shared.metrics.record_released(cause, count as u64);
+            let duties = &shared.metrics.duties;
+            duties.record_workers_lost(workers_lost);
+            duties.record_run(JobDuty::Orphans, count, now.0);
             shared.count_ends(&hints.outcomes);
         }
         tracing::warn!(
@@ -143,7 +198,7 @@ impl OpenStore {
                 answers.push(later(reply, self.take(&worker, &request, now)?));
             }
             StoreCommand::Finish(worker, end, reply) => {
-                let result = self.table.finish(&worker, &end.end, now);
+                let result = self.finish(&worker, &end.end, now)?;
                 answers.push(later(reply, result));
                 return self.write_changes(shared, hints, Some(&end.record));
             }
@@ -162,10 +217,9 @@ impl OpenStore {
                 self.release_all(&[worker], ReleaseCause::Drain, now);
                 answers.push(later(reply, ()));
             }
-            StoreCommand::PredecessorEnded(reply) => {
-                let workers = std::mem::take(&mut *shared.predecessors.lock());
-                self.release_all(&workers, ReleaseCause::WorkerLost, now);
-                answers.push(later(reply, ()));
+            StoreCommand::PredecessorEnded(connections, reply) => {
+                let is_ended = self.end_predecessor(shared, connections, now);
+                answers.push(later(reply, is_ended));
             }
             StoreCommand::EndQueued(deployable, reason, reply) => {
                 let ended = self.table.end_queued(&deployable, reason, DUTY_MAX, now);
@@ -176,14 +230,17 @@ impl OpenStore {
                 self.database.set_paused(&deployable, is_paused)?;
                 answers.push(later(reply, ()));
             }
+            StoreCommand::Position(job, reply) => {
+                answers.push(later(reply, self.table.position(&job)));
+            }
             StoreCommand::Stats(reply) => answers.push(later(reply, self.full_stats(now))),
             StoreCommand::AcknowledgeEvents(places, reply) => {
                 self.database.delete_events(&places)?;
                 answers.push(later(reply, ()));
             }
             StoreCommand::SettleWebhook(id, settlement, result, reply) => {
-                let place = self.database.settle_webhook(&id, &settlement, &result)?;
-                answers.push(later(reply, place.is_some()));
+                let settled = settle_webhook(&self.database, &id, &settlement, &result, now)?;
+                answers.push(later(reply, settled));
             }
             StoreCommand::WriteDeployment(write, reply) => {
                 let result = write_deployment(&self.database, &write)?;
@@ -192,6 +249,21 @@ impl OpenStore {
             }
         }
         self.write_changes(shared, hints, None)
+    }
+
+    /// Ends a run. The repeat of an end that was written before the table was made is known by its row.
+    fn finish(
+        &mut self,
+        worker: &WorkerId,
+        end: &RunEnd,
+        now: StoreTime,
+    ) -> rusqlite::Result<WriteResult> {
+        match self.table.finish(worker, end, now) {
+            WriteResult::Stale if self.table.job(&end.id).is_none() => {
+                self.database.judge_ended(&end.id, worker, end.epoch)
+            }
+            result => Ok(result),
+        }
     }
 
     fn take(
@@ -222,6 +294,16 @@ impl OpenStore {
             CancelResult::Unknown => self.ended_state(job),
             known => Ok(known),
         }
+    }
+
+    /// Releases the jobs of the process that had the store before. Returns false where it has connected again since.
+    fn end_predecessor(&mut self, shared: &OwnerShared, connections: u64, now: StoreTime) -> bool {
+        if shared.predecessor_connections.load(Ordering::Acquire) != connections {
+            return false;
+        }
+        let workers = std::mem::take(&mut *shared.predecessors.lock());
+        self.release_all(&workers, ReleaseCause::WorkerLost, now);
+        true
     }
 
     fn release_all(&mut self, workers: &[WorkerId], cause: ReleaseCause, now: StoreTime) {

@@ -4,27 +4,32 @@
 //! answers. Ends by time, due releases and removal of old rows happen here between calls.
 
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
 use infergate_core::Millis;
-use infergate_core::job::{StoreTime, WorkerId};
+use infergate_core::job::{EndReason, JobOutcome, StoreTime, WorkerId};
 
 use super::command::StoreCommand;
 use super::database::{Access, Database};
 use super::deployment_rows::deployments;
 use super::files::{StoreFailure, StoreFiles};
-use super::handover::{HandedOverStore, SuccessorListener, ask_for_store};
-use super::open_store::{BatchHints, DUTY_MAX, OpenStore, PendingReply};
+use super::handed_over::HandedOverStore;
+use super::handover::{SuccessorListener, ask_for_store};
+use super::open_store::{BatchHints, DUTY_MAX, OpenStore, PendingReply, Removal};
 use super::shared::OwnerShared;
+use super::webhook_rows::DEAD_LETTERS_MAX;
+use super::wire::StoreRequest;
 use crate::jobs::store::StoreError;
+use crate::telemetry::duty_metrics::JobDuty;
 
 /// Calls in one transaction.
 const BATCH_MAX: usize = 512;
-/// Rows that are removed in one transaction.
-const EXPIRED_MAX: usize = 1000;
+/// Requests of other processes that one look answers.
+const REQUESTS_MAX: usize = 16;
 /// Interval of looks at old rows, and of attempts to open a store that failed.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// Pause before a damaged store is opened again.
@@ -33,11 +38,11 @@ const DAMAGED_PAUSE: Millis = Millis::from_secs(60);
 const ENDS_FIRST: Millis = Millis::from_secs(5);
 /// Interval of looks for cancels of running jobs once the store is another process's.
 const HEARTBEAT: Duration = Duration::from_millis(250);
+/// Difference between two looks at the wall clock that is a jump, milliseconds: a clock that is slewed moves by less.
+const CLOCK_JUMP_MS: u64 = 2000;
 /// Least interval of levels for metrics, milliseconds, and the part of the thread's time that they may take.
 const LEVELS_EVERY_MS: u64 = 1000;
 const LEVELS_PART: u64 = 100;
-/// Undelivered webhooks that are kept for operators.
-const DEAD_WEBHOOKS_MAX: usize = 10_000;
 
 /// Owner of the table.
 pub(super) struct StoreOwner {
@@ -47,33 +52,49 @@ pub(super) struct StoreOwner {
     files: StoreFiles,
     /// Way of a successor to the store, while it is open.
     listener: Option<SuccessorListener>,
+    /// Way to the server of the process that had the store before.
+    predecessor: SyncSender<UnixStream>,
+    /// A process that lived let go of the store for this one: running jobs are its own.
+    is_taken_over: bool,
     /// Successor that has taken the store over.
     successor: Option<HandedOverStore>,
     heartbeat_at: StoreTime,
     /// Workers of this process, where the store comes back from a successor that is gone.
     taken_back: Option<Vec<WorkerId>>,
     housekeeping_at: StoreTime,
+    /// Place where the removal of rows goes on; none while there are no more.
+    remove_from: Option<StoreTime>,
     /// Moment before which a store that failed is not opened again.
     retry_at: StoreTime,
     levels_at: StoreTime,
     /// Moment before which nothing ends by time.
     expire_from: StoreTime,
+    /// Lead of the wall clock at the last look, milliseconds.
+    wall_ahead_ms: i64,
     /// The first opening of the process: running jobs are those of a dead one.
     is_first: bool,
 }
 
 impl StoreOwner {
-    pub fn new(shared: Arc<OwnerShared>, waiting: Receiver<StoreCommand>) -> StoreOwner {
+    pub fn new(
+        shared: Arc<OwnerShared>,
+        waiting: Receiver<StoreCommand>,
+        predecessor: SyncSender<UnixStream>,
+    ) -> StoreOwner {
         StoreOwner {
+            predecessor,
+            is_taken_over: false,
             files: StoreFiles::new(&shared.path),
             listener: None,
             successor: None,
             heartbeat_at: StoreTime::default(),
             taken_back: None,
+            wall_ahead_ms: shared.clock.wall_ahead_ms(),
             shared,
             waiting,
             open: None,
             housekeeping_at: StoreTime::default(),
+            remove_from: None,
             retry_at: StoreTime::default(),
             levels_at: StoreTime::default(),
             expire_from: StoreTime::default(),
@@ -81,20 +102,17 @@ impl StoreOwner {
         }
     }
 
-    /// Serves calls until the handle is dropped.
-    pub fn run(mut self, opened: &SyncSender<Option<UnixStream>>) {
-        let mut predecessor = None;
-        if let Err(failure) = self.files.lock() {
-            predecessor = self.take_over(&failure);
-        }
-        self.open(predecessor.is_some());
+    /// Serves calls until the handle is dropped. `opened` gets whether another process had the store at the start.
+    pub fn run(mut self, opened: &SyncSender<bool>) {
+        let has_predecessor = self.files.lock().is_err();
+        self.open();
         // The one that waits for the first attempt.
-        let _ = opened.try_send(predecessor);
+        let _ = opened.try_send(has_predecessor);
         loop {
-            self.look_for_successor();
+            self.answer_processes();
             match self.waiting.recv_timeout(self.rest()) {
                 Ok(command) => self.serve(command),
-                Err(RecvTimeoutError::Timeout) => self.write(Vec::new()),
+                Err(RecvTimeoutError::Timeout) => self.write_guarded(Vec::new()),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -102,6 +120,9 @@ impl StoreOwner {
 
     /// Time until something is due without a call.
     fn rest(&self) -> Duration {
+        if self.remove_from.is_some() && self.open.is_some() {
+            return Duration::ZERO;
+        }
         let now = self.shared.clock.now();
         let due = self.next_duty().unwrap_or(StoreTime::MAX).since(now);
         let most = match self.successor {
@@ -123,12 +144,24 @@ impl StoreOwner {
         {
             commands.push(command);
         }
-        self.write(commands);
+        self.write_guarded(commands);
+    }
+
+    /// Writes, and closes the store after a panic: the table may be half changed then, and is read again.
+    fn write_guarded(&mut self, commands: Vec<StoreCommand>) {
+        let written = catch_unwind(AssertUnwindSafe(|| self.write(commands)));
+        if written.is_err() {
+            self.fail(&StoreFailure {
+                text: "a fault of this program, which the log has: please report it".to_owned(),
+                is_damaged: false,
+                is_outcome_unknown: true,
+            });
+        }
     }
 
     /// Opens the file, where it is not open, and reads the table.
-    fn open(&mut self, is_taken_over: bool) {
-        match self.try_open(is_taken_over) {
+    fn open(&mut self) {
+        match self.try_open() {
             Ok(open) => {
                 self.is_first = false;
                 if self.shared.problem.lock().take().is_some() {
@@ -145,8 +178,8 @@ impl StoreOwner {
         }
     }
 
-    fn try_open(&mut self, is_taken_over: bool) -> Result<OpenStore, StoreFailure> {
-        self.files.lock()?;
+    fn try_open(&mut self) -> Result<OpenStore, StoreFailure> {
+        self.lock()?;
         match self.is_first {
             true => self.files.check()?,
             false => self.files.check_room()?,
@@ -160,7 +193,7 @@ impl StoreOwner {
         self.listener = SuccessorListener::bind(self.files.folder());
         let mut open = OpenStore { database, table };
         match self.is_first {
-            true if is_taken_over => {
+            true if self.is_taken_over => {
                 let workers = open.table.workers().into_iter();
                 *self.shared.predecessors.lock() = workers.map(|(worker, _)| worker).collect();
             }
@@ -177,27 +210,58 @@ impl StoreOwner {
         Ok(open)
     }
 
-    /// Asks the process that has the store to let go of it. Returns the connection to it, once the lock is free.
-    fn take_over(&mut self, failure: &StoreFailure) -> Option<UnixStream> {
-        let asked = ask_for_store(self.files.folder());
-        let predecessor = asked.inspect_err(
-            |error| tracing::info!(%failure.text, %error, "the store of jobs is not taken over"),
-        );
-        let predecessor = predecessor.ok()?;
-        self.files.lock().is_ok().then_some(predecessor)
+    /// Locks the store, which a process that had it at the start of this one is asked for.
+    fn lock(&mut self) -> Result<(), StoreFailure> {
+        let Err(failure) = self.files.lock() else {
+            return Ok(());
+        };
+        if !self.is_first {
+            return Err(failure);
+        }
+        match ask_for_store(self.files.folder()) {
+            Ok(stream) => {
+                self.files.lock()?;
+                self.is_taken_over = true;
+                self.attach(stream);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::debug!(%failure.text, %error, "the store of jobs is not taken over");
+                Err(failure)
+            }
+        }
     }
 
-    /// Lets go of the store where another process asks for it: between two transactions, so nothing is under way.
-    fn look_for_successor(&mut self) {
-        let asking = self.listener.as_ref().and_then(SuccessorListener::accept);
-        let Some(stream) = asking else { return };
+    /// Has the connection of a process served that had the store before.
+    fn attach(&mut self, stream: UnixStream) {
+        // One without room is made again by the process that it is of.
+        if self.predecessor.try_send(stream).is_ok() {
+            let connections = &self.shared.predecessor_connections;
+            connections.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Answers other processes: between two transactions, so nothing is under way.
+    fn answer_processes(&mut self) {
+        for _ in 0..REQUESTS_MAX {
+            let asking = self.listener.as_ref().and_then(SuccessorListener::accept);
+            match asking {
+                Some((StoreRequest::Resume, stream)) => self.attach(stream),
+                Some((StoreRequest::LetGo, stream)) => return self.let_go(stream),
+                None => return,
+            }
+        }
+    }
+
+    /// Lets go of the store where it is open.
+    fn let_go(&mut self, stream: UnixStream) {
         let Some(open) = self.open.take() else { return };
         let workers = open.table.workers();
         drop(open);
         self.listener = None;
         self.shared.signals.clear_ready();
         self.files.unlock();
-        match HandedOverStore::begin(stream, workers) {
+        match HandedOverStore::begin(stream, workers, self.files.folder()) {
             Ok(successor) => {
                 self.shared.is_handed_over.store(true, Ordering::Release);
                 tracing::info!("another process has taken the store of jobs over");
@@ -209,11 +273,15 @@ impl StoreOwner {
         }
     }
 
-    /// Opens the store again: the process that took it over is gone.
+    /// Opens the store again where the process that took it over is gone; where it lives, its connection is made anew.
     fn take_back(&mut self, successor: HandedOverStore, error: &std::io::Error) {
+        if self.files.lock().is_err() {
+            tracing::debug!(%error, "the process that has the store of jobs does not answer");
+            self.successor = Some(successor);
+            return;
+        }
         self.taken_back = Some(successor.workers);
         tracing::warn!(%error, "the process that took the store of jobs over is gone");
-        self.successor = None;
         self.shared.is_handed_over.store(false, Ordering::Release);
         self.retry_at = StoreTime::default();
     }
@@ -269,11 +337,12 @@ impl StoreOwner {
             return self.forward(commands);
         }
         if self.open.is_none() && now >= self.retry_at {
-            self.open(false);
+            self.open();
         }
         let is_housekeeping = now >= self.housekeeping_at;
         if is_housekeeping {
             self.housekeeping_at = now + Millis(HOUSEKEEPING.as_millis() as u64);
+            self.look_at_clock();
         }
         let (expire_from, next_duty) = (self.expire_from, self.next_duty());
         let Some(open) = &mut self.open else {
@@ -285,7 +354,11 @@ impl StoreOwner {
             return;
         };
         let is_due = next_duty.is_some_and(|at| at <= now);
-        if commands.is_empty() && !is_due && !is_housekeeping {
+        let removal = match is_housekeeping {
+            true => Some(Removal::All),
+            false => self.remove_from.map(Removal::Rest),
+        };
+        if commands.is_empty() && !is_due && removal.is_none() {
             return;
         }
         let count = commands.len();
@@ -293,36 +366,27 @@ impl StoreOwner {
         let mut hints = BatchHints::default();
         #[cfg(test)]
         open.database.limit_pages(&self.shared.settings);
+        let mut remove_from = None;
         let written = open.transact(|open| {
             if now >= expire_from {
-                open.table.expire(DUTY_MAX, now);
-                open.table.release_due(DUTY_MAX, now);
+                hints.expired = open.table.expire(DUTY_MAX, now);
+                hints.released = open.table.release_due(DUTY_MAX, now);
                 open.write_changes(&self.shared, &mut hints, None)?;
             }
             // Looked at here, because the disk may have taken its time until now.
             for command in commands.into_iter().filter(|it| !it.is_abandoned()) {
                 open.apply(&self.shared, now, command, &mut answers, &mut hints)?;
             }
-            if is_housekeeping {
-                open.database.remove_expired(EXPIRED_MAX, now)?;
-                open.database.remove_dead_webhooks(DEAD_WEBHOOKS_MAX)?;
+            if let Some(removal) = removal {
+                let how = (removal, count == 0);
+                remove_from = open.remove_rows(&self.shared, &mut hints, how, now)?;
             }
             Ok(())
         });
+        self.remove_from = remove_from.filter(|_| written.is_ok());
         match written {
             Ok(()) => {
-                // Before the answers: who has one finds the change.
-                if hints.has_deployments {
-                    self.publish_deployments();
-                }
-                for answer in answers {
-                    answer(None);
-                }
-                if count > 0 {
-                    self.shared.metrics.record_batch(count);
-                }
-                self.publish(hints);
-                self.publish_levels();
+                self.answer_success(hints, answers, count);
                 if is_housekeeping && let Some(open) = &self.open {
                     // Space is given back in small steps; a failure leaves the file as large as it is.
                     let _ = open.database.shrink();
@@ -330,6 +394,22 @@ impl StoreOwner {
             }
             Err(error) => self.answer_failure(StoreFailure::from(error), answers),
         }
+    }
+
+    /// Answers the calls of a transaction that is kept, `count` of them, and gives its hints.
+    fn answer_success(&mut self, hints: BatchHints, answers: Vec<PendingReply>, count: usize) {
+        // Before the answers: who has one finds the change.
+        if hints.has_deployments {
+            self.publish_deployments();
+        }
+        for answer in answers {
+            answer(None);
+        }
+        if count > 0 {
+            self.shared.metrics.record_batch(count);
+        }
+        self.publish(hints);
+        self.publish_levels();
     }
 
     /// Closes the store, and answers the calls of the transaction that failed.
@@ -359,9 +439,57 @@ impl StoreOwner {
             signals.events.notify_one();
             signals.work.notify_one();
         }
+        for letter in &hints.dropped_letters {
+            self.shared.metrics.webhooks.record_dropped();
+            let (id, last_result) = (&*letter.id, &*letter.last_result);
+            tracing::warn!(
+                id,
+                last_result,
+                kept = DEAD_LETTERS_MAX,
+                "a dead letter is not kept any more: there are too many newer ones"
+            );
+        }
+        self.count_duties(&hints);
+        if let Some(removed) = hints.removed {
+            signals.free_files(removed.files);
+        }
         if hints.has_webhooks {
             signals.webhooks.notify_one();
         }
+    }
+
+    /// Counts what the transaction did by itself: in those with housekeeping, and where there was something to do.
+    fn count_duties(&self, hints: &BatchHints) {
+        let now_ms = self.shared.clock.now().0;
+        let duties = &self.shared.metrics.duties;
+        let reason = |outcome: &&JobOutcome| outcome.reason == Some(EndReason::NeverStarted);
+        let never_started = hints.outcomes.iter().filter(reason).count();
+        let by_time = hints.expired.saturating_sub(never_started);
+        for (duty, items) in [
+            (JobDuty::Deadlines, by_time),
+            (JobDuty::Releases, hints.released),
+            (JobDuty::Retention, never_started),
+        ] {
+            if items > 0 || hints.removed.is_some() {
+                duties.record_run(duty, items, now_ms);
+            }
+        }
+        if let Some(removed) = &hints.removed {
+            duties.record_run(JobDuty::Garbage, removed.jobs, now_ms);
+        }
+    }
+
+    /// Counts a jump of the wall clock. The time of the store does not follow it before the next start.
+    fn look_at_clock(&mut self) {
+        let ahead_ms = self.shared.clock.wall_ahead_ms();
+        if let Some(jump_ms) = clock_jump(self.wall_ahead_ms, ahead_ms) {
+            tracing::warn!(
+                jump_ms,
+                "the wall clock jumped: jobs follow it at the next start"
+            );
+            self.shared.metrics.duties.record_clock_jump();
+        }
+        self.wall_ahead_ms = ahead_ms;
     }
 
     /// Puts down the present counts for metrics and `/state`, at most once a second.
@@ -372,6 +500,9 @@ impl StoreOwner {
             return;
         }
         let levels = Arc::new(open.stats(now));
+        let mut histories = self.shared.histories.lock();
+        histories.sample(&levels.deployables, now);
+        drop(histories);
         *self.shared.levels.lock() = levels;
         let took = self.shared.clock.now().since(now).0;
         self.levels_at = now + Millis((took * LEVELS_PART).max(LEVELS_EVERY_MS));
@@ -391,5 +522,24 @@ impl StoreOwner {
         let Some(open) = &self.open else { return };
         let counts = open.table.ready_counts();
         self.shared.signals.set_ready(counts);
+    }
+}
+
+/// Returns how far the wall clock jumped between two looks, milliseconds, by its leads over a clock that does not.
+fn clock_jump(before_ms: i64, ahead_ms: i64) -> Option<i64> {
+    let jump_ms = ahead_ms.saturating_sub(before_ms);
+    (jump_ms.unsigned_abs() >= CLOCK_JUMP_MS).then_some(jump_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_slewed_has_not_jumped() {
+        assert_eq!(clock_jump(5, 505), None);
+        assert_eq!(clock_jump(0, -1999), None);
+        assert_eq!(clock_jump(0, 3_600_000), Some(3_600_000));
+        assert_eq!(clock_jump(3_600_000, 0), Some(-3_600_000));
     }
 }

@@ -2,21 +2,31 @@
 //!
 //! Writes nothing, and waits for no writer: a reader of a write-ahead log sees the last commit before its query.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
-use infergate_core::job::JobId;
+use infergate_core::AccountId;
+use infergate_core::job::{JobId, StoreTime};
 
 use super::database::{Access, Database};
 use super::shared::{OwnerShared, Reply};
+use super::webhook_rows::{webhooks, webhooks_after};
 use crate::jobs::store::{
-    JobListing, ListedJobs, PendingEvent, PendingWebhook, RemovedJob, StoreError, StoredJob,
+    FormerSubmit, IdempotencyKey, JobListing, ListedJobs, PendingEvent, PendingWebhook, RemovedJob,
+    StoreError, StoredJob,
 };
 
 /// Call that reads.
 pub(super) enum Query {
     Job(JobId, Reply<Option<StoredJob>>),
+    Former(
+        AccountId,
+        IdempotencyKey,
+        StoreTime,
+        Reply<Option<FormerSubmit>>,
+    ),
     Removed(JobId, Reply<Option<RemovedJob>>),
     List(JobListing, Reply<ListedJobs>),
     Events(usize, Reply<Vec<PendingEvent>>),
@@ -29,6 +39,7 @@ impl Query {
     pub fn verb(&self) -> &'static str {
         match self {
             Query::Job(..) => "get",
+            Query::Former(..) => "former_submit",
             Query::Removed(..) => "removed",
             Query::List(..) => "list",
             Query::Events(..) => "pending_events",
@@ -40,6 +51,7 @@ impl Query {
     fn refuse(self, error: StoreError) {
         match self {
             Query::Job(_, reply) => reply.send(Err(error)),
+            Query::Former(.., reply) => reply.send(Err(error)),
             Query::Removed(_, reply) => reply.send(Err(error)),
             Query::List(_, reply) => reply.send(Err(error)),
             Query::Events(_, reply) => reply.send(Err(error)),
@@ -75,7 +87,9 @@ impl StoreReader {
             }
             match self.database.take() {
                 Some(database) => {
-                    let is_good = self.answer(&database, query);
+                    let answer = AssertUnwindSafe(|| self.answer(&database, query));
+                    // After a panic its caller is told, and the next query has another connection.
+                    let is_good = catch_unwind(answer).unwrap_or(false);
                     self.database = is_good.then_some(database);
                 }
                 None => {
@@ -94,14 +108,19 @@ impl StoreReader {
             Query::Events(_, reply) if is_handed_over => send(Ok(Vec::new()), reply),
             Query::NewWebhooks(_, reply) if is_handed_over => send(Ok(Vec::new()), reply),
             Query::Job(id, reply) => send(database.job(&id), reply),
+            Query::Former(account, key, now, reply) => {
+                let used = database.used_key(account.as_str(), &key.key, now);
+                let former = used.map(|used| used.map(|used| used.as_former(&key)));
+                send(former, reply)
+            }
             Query::Removed(id, reply) => send(database.removed_job(&id), reply),
             Query::List(listing, reply) => send(database.list(&listing), reply),
             Query::Events(limit, reply) => send(database.pending_events(limit), reply),
             Query::Webhooks(is_dead, limit, reply) => {
-                send(database.webhooks(is_dead, limit), reply)
+                send(webhooks(database, is_dead, limit), reply)
             }
             Query::NewWebhooks(limit, reply) => {
-                let found = database.webhooks_after(self.webhook_place, limit);
+                let found = webhooks_after(database, self.webhook_place, limit);
                 if let Ok(found) = &found
                     && let Some((place, _)) = found.last()
                 {

@@ -3,9 +3,9 @@
 //! Not the queries. A step that a release has had is never changed.
 
 /// Version of the present files: the number of the steps below.
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 /// Steps from an empty file to the present one; the version of a file is the number of those it has had.
-pub(super) const STEPS: [&str; VERSION as usize] = [FIRST, SECOND, THIRD];
+pub(super) const STEPS: [&str; VERSION as usize] = [FIRST, SECOND, THIRD, FOURTH];
 
 const FIRST: &str = "
 CREATE TABLE jobs (
@@ -92,4 +92,9 @@ ALTER TABLE jobs DROP COLUMN expires;
 ALTER TABLE jobs DROP COLUMN result;
 ALTER TABLE keys ADD COLUMN removed TEXT;
 CREATE INDEX keys_by_job ON keys (job);
+";
+
+/// The repeat of an end is known after a start too: only the worker that wrote the end may repeat it.
+const FOURTH: &str = "
+ALTER TABLE ends ADD COLUMN by_worker INTEGER NOT NULL DEFAULT 0;
 ";

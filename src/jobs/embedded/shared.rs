@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::jobs::deployments::DeploymentDirectory;
+use crate::jobs::queue_history::QueueHistories;
 use crate::jobs::signals::JobSignals;
 use crate::jobs::store::{EndRenderer, StoreError, StoreStats};
 use crate::jobs::store_clock::StoreClock;
@@ -48,11 +49,15 @@ pub(super) struct OwnerShared {
     pub is_handed_over: AtomicBool,
     /// Workers of the process that let go of the store for this one, while it lives. Held for one copy.
     pub predecessors: Mutex<Vec<WorkerId>>,
+    /// Connections of that process so far.
+    pub predecessor_connections: AtomicU64,
     pub metrics: Arc<JobMetrics>,
     /// Deployments that accounts have made, as they are committed.
     pub deployments: Arc<DeploymentDirectory>,
     /// Counts as they were lately. Held for one copy.
     pub levels: Mutex<Arc<StoreStats>>,
+    /// Counts of the last two minutes. Held for one sample or one copy.
+    pub histories: Mutex<QueueHistories>,
 }
 
 impl OwnerShared {

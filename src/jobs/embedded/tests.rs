@@ -4,34 +4,41 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use infergate_core::job::{
-    JobProgress, JobState, Release, ReleaseCause, StoreTime, SubmitResult, WorkerId, WriteResult,
+    CancelResult, CanceledBy, HeldJobs, JobOutcome, JobProgress, JobState, Release, ReleaseCause,
+    StoreTime, SubmitResult, WorkerId, WriteResult,
 };
 use tempfile::TempDir;
 
 use super::schema::STEPS;
 use super::{EmbeddedSettings, EmbeddedStore};
 use crate::jobs::conformance::{
-    deployment, id, job, marked_ends, metrics, submit, success, suite, take,
+    a_key_outlasts_the_record_of_its_job, deployment, id, job, marked_ends, metrics, submit,
+    success, suite, take,
 };
 use crate::jobs::deployments::{DeploymentResult, DeploymentWrite};
 use crate::jobs::signals::JobSignals;
-use crate::jobs::store::{IdempotencyKey, JobStore, NewStoredJob, StoreError};
+use crate::jobs::store::{EndRecord, EndRenderer, JobStore, StoreError};
 use crate::jobs::store_clock::StoreClock;
 use crate::telemetry::Clock;
 
 const HOUR_MS: u64 = 3_600_000;
 
-fn clock() -> StoreClock {
+pub fn clock() -> StoreClock {
     StoreClock::start(Clock::start())
 }
 
-fn open(folder: &Path) -> EmbeddedStore {
+/// Settings that keep ended jobs for an hour.
+pub fn settings() -> Arc<EmbeddedSettings> {
     let settings = Arc::new(EmbeddedSettings::default());
     settings.keep_ms.store(HOUR_MS, Ordering::Relaxed);
-    open_with(folder, settings)
+    settings
+}
+
+pub fn open(folder: &Path) -> EmbeddedStore {
+    open_with(folder, settings())
 }
 
 fn open_with(folder: &Path, settings: Arc<EmbeddedSettings>) -> EmbeddedStore {
@@ -48,7 +55,7 @@ async fn open_again(folder: &Path) -> EmbeddedStore {
     open(folder)
 }
 
-fn now() -> StoreTime {
+pub fn now() -> StoreTime {
     clock().now()
 }
 
@@ -265,7 +272,7 @@ async fn a_store_that_is_lost_is_never_replaced() {
     }
 }
 
-fn lock_is_held(folder: &Path) -> bool {
+pub fn lock_is_held(folder: &Path) -> bool {
     let lock = std::fs::File::open(folder.join("lock")).unwrap();
     lock.try_lock().is_err()
 }
@@ -393,44 +400,137 @@ async fn ended_jobs_go_when_their_time_is_over() {
 #[tokio::test]
 async fn a_key_outlasts_the_record_of_its_job_and_tells_how_it_ended() {
     let folder = TempDir::new().unwrap();
-    let settings = Arc::new(EmbeddedSettings::default());
-    let store = open_with(folder.path(), settings);
+    let store = open_with(folder.path(), Arc::default());
+    a_key_outlasts_the_record_of_its_job(&store, now()).await;
+}
+
+#[tokio::test]
+async fn removal_goes_on_as_long_as_there_are_rows_whose_time_is_over() {
+    const ROWS: i64 = 15_000;
+    let folder = TempDir::new().unwrap();
+    drop(open(folder.path()));
+    while lock_is_held(folder.path()) {
+        tokio::task::yield_now().await;
+    }
+    let path = folder.path().join("jobs.sqlite");
+    let file = rusqlite::Connection::open(&path).unwrap();
+    file.execute_batch(&format!(
+        "BEGIN;
+         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS})
+         INSERT INTO jobs (place, id, account, kind, definition, payload)
+             SELECT i, 'old-' || i, 'a', 'prediction', '{{}}', x'70' FROM n;
+         INSERT INTO ends (place, state, reason, ended, expires, progress, result)
+             SELECT place, 'failed', NULL, place, place, '{{}}', x'' FROM jobs;
+         COMMIT;"
+    ))
+    .unwrap();
+    let timer = Clock::start();
+    let _store = open(folder.path());
+    let left = || file.query_row("SELECT count(*) FROM ends", [], |row| row.get::<_, i64>(0));
+    while left().unwrap() > 0 {
+        tokio::task::yield_now().await;
+    }
+    // A thousand a second would take fifteen.
+    let took_us = timer.micros();
+    assert!(took_us < 8_000_000, "{took_us} us");
+}
+
+#[tokio::test]
+async fn the_repeat_of_an_end_is_known_after_a_restart() {
+    let folder = TempDir::new().unwrap();
     let worker = WorkerId::new("w", 1);
-    let keyed = |number| {
-        let key = Some(IdempotencyKey {
-            key: "k".into(),
-            digest: [1; 32],
-        });
-        NewStoredJob {
-            key,
-            ..job(number, "a", now())
+    let end = {
+        let store = open(folder.path());
+        submit(&store, job(1, "a", now())).await;
+        let end = success(&take(&store, &worker, 1).await.remove(0));
+        let done = store.finish(&worker, end.clone()).await;
+        assert_eq!(done, Ok(WriteResult::Done));
+        end
+    };
+    let store = open_again(folder.path()).await;
+    let repeated = store.finish(&worker, end.clone()).await;
+    assert_eq!(repeated, Ok(WriteResult::Already));
+    let other = store.finish(&WorkerId::new("w", 2), end.clone()).await;
+    assert_eq!(other, Ok(WriteResult::Stale));
+    let mut later = end;
+    later.end.epoch = 2;
+    let later = store.finish(&worker, later).await;
+    assert_eq!(later, Ok(WriteResult::Stale));
+}
+
+/// Renderer that fails once, as a fault of the program would.
+struct FaultyOnce(AtomicBool);
+
+impl EndRenderer for FaultyOnce {
+    fn render(&self, outcome: &JobOutcome, payload: &[u8]) -> EndRecord {
+        assert!(self.0.swap(true, Ordering::Relaxed), "planted");
+        marked_ends().render(outcome, payload)
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_a_write_closes_the_store_which_opens_again_as_it_was() {
+    let folder = TempDir::new().unwrap();
+    let settings = Arc::new(EmbeddedSettings::default());
+    settings.keep_ms.store(HOUR_MS, Ordering::Relaxed);
+    let (signals, renderer) = (Arc::default(), Arc::new(FaultyOnce(AtomicBool::new(false))));
+    let store = EmbeddedStore::open(
+        folder.path(),
+        clock(),
+        settings,
+        signals,
+        renderer,
+        metrics(),
+    )
+    .unwrap();
+    submit(&store, job(1, "a", now())).await;
+    assert!(store.cancel(id(1), CanceledBy::User).await.is_err());
+    let problem = loop {
+        match store.problem() {
+            Some(problem) => break problem,
+            None => tokio::task::yield_now().await,
         }
     };
-    submit(&store, keyed(1)).await;
-    submit(&store, job(2, "a", now())).await;
-    assert_eq!(store.removed(id(1)).await, Ok(None), "its record is there");
-    let runs = take(&store, &worker, 2).await;
-    for run in &runs {
-        store.finish(&worker, success(run)).await.unwrap();
-    }
-    for number in [1, 2] {
-        while store.get(id(number)).await.unwrap().is_some() {
-            tokio::task::yield_now().await;
+    assert!(problem.contains("fault of this program"), "{problem}");
+    let kept = store.get(id(1)).await.unwrap().unwrap();
+    assert_eq!(kept.state, JobState::Queued);
+    let canceled = loop {
+        match store.cancel(id(1), CanceledBy::User).await {
+            Ok(canceled) => break canceled,
+            Err(_) => tokio::task::yield_now().await,
         }
-    }
-    let kept = store.removed(id(1)).await.unwrap().unwrap();
-    assert_eq!(
-        (kept.state, kept.reason, kept.epoch),
-        (JobState::Succeeded, None, 1)
-    );
-    assert!(kept.started.unwrap() <= kept.ended && kept.created <= kept.ended);
-    assert_eq!(
-        store.removed(id(2)).await,
-        Ok(None),
-        "nobody can ask for it"
-    );
-    assert_eq!(
-        submit(&store, keyed(3)).await,
-        SubmitResult::Duplicate(id(1))
-    );
+    };
+    assert_eq!(canceled, CancelResult::Ended(JobState::Canceled));
+    assert_eq!(store.problem(), None);
+}
+
+#[tokio::test]
+async fn a_heartbeat_after_a_reopen_finds_the_jobs_of_an_answer_that_was_lost() {
+    let folder = TempDir::new().unwrap();
+    let renderer = Arc::new(FaultyOnce(AtomicBool::new(false)));
+    let (signals, metrics) = (Arc::default(), metrics());
+    let store = EmbeddedStore::open(
+        folder.path(),
+        clock(),
+        settings(),
+        signals,
+        renderer,
+        metrics,
+    )
+    .unwrap();
+    let worker = WorkerId::new("w", 1);
+    submit(&store, job(1, "a", now())).await;
+    assert_eq!(take(&store, &worker, 1).await.len(), 1, "is not heard");
+    submit(&store, job(2, "a", now())).await;
+    assert!(store.cancel(id(2), CanceledBy::User).await.is_err());
+    let reply = loop {
+        match store.heartbeat(&worker, HeldJobs::default()).await {
+            Ok(reply) => break reply,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    assert_eq!(reply.orphans, [id(1)]);
+    let kept = store.get(id(1)).await.unwrap().unwrap();
+    let attempts = kept.progress.attempts.counted;
+    assert_eq!((kept.state, attempts), (JobState::Queued, 0));
 }

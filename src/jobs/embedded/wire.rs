@@ -7,8 +7,9 @@ use std::io::{self, Read, Write};
 
 use infergate_core::Millis;
 use infergate_core::job::{
-    CancelResult, CanceledBy, EndReason, HeldJobs, JobDefinition, JobId, JobState, NewJob,
-    QueueLimits, Release, ReleaseCause, RunEnd, StoreTime, SubmitResult, WorkerId, WriteResult,
+    CancelResult, CanceledBy, EndReason, HeartbeatReply, HeldJobs, JobDefinition, JobId, JobState,
+    NewJob, QueueLimits, Release, ReleaseCause, RunEnd, StoreTime, SubmitResult, WorkerId,
+    WriteResult,
 };
 use infergate_core::model::FlowMode;
 use serde::de::DeserializeOwned;
@@ -24,7 +25,13 @@ const FRAME_BYTES_MAX: usize = 1 << 30;
 pub(super) enum StoreRequest {
     /// The store is to be closed.
     LetGo,
+    /// The connection of a process that let go of the store is gone, and this one takes its place.
+    Resume,
 }
+
+/// Answer to [`StoreRequest::Resume`]: calls are served from now on.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ResumeAnswer;
 
 /// Answer to [`StoreRequest::LetGo`]: the file is closed and its lock free.
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,6 +72,9 @@ pub(super) enum ForwardedCall {
     Heartbeat {
         worker: WorkerId,
         jobs: Vec<JobId>,
+        /// Moment before which a take that left no job in `jobs` has lost its answer; none where that is not asked.
+        #[serde(default)]
+        taken_before: Option<StoreTime>,
     },
     Retire(WorkerId),
 }
@@ -84,7 +94,14 @@ pub(super) enum ForwardedAnswer {
     Canceled(CancelResult),
     Held {
         canceled: Vec<JobId>,
+        /// Members of `canceled` that an operator wants to end.
+        #[serde(default)]
+        canceled_by_operator: Vec<JobId>,
         lost: Vec<JobId>,
+        #[serde(default)]
+        orphans: Vec<JobId>,
+        #[serde(default = "known")]
+        is_known: bool,
     },
     Done,
     /// Nothing was written, for this reason.
@@ -93,7 +110,21 @@ pub(super) enum ForwardedAnswer {
     Unknown,
 }
 
+/// A release before this answer knew every worker.
+fn known() -> bool {
+    true
+}
+
 impl ForwardedCall {
+    /// Call of a worker's heartbeat.
+    pub fn heartbeat(worker: WorkerId, held: HeldJobs) -> ForwardedCall {
+        ForwardedCall::Heartbeat {
+            worker,
+            jobs: held.jobs,
+            taken_before: Some(held.oldest_take.unwrap_or(StoreTime::MAX)),
+        }
+    }
+
     /// Call of a submit.
     pub fn submit(job: NewStoredJob) -> ForwardedCall {
         let NewStoredJob { job, payload, key } = job;
@@ -140,7 +171,6 @@ pub(super) enum ReceivedCall {
     Finish(WorkerId, Box<StoredEnd>),
     Release(WorkerId, Release),
     Cancel(JobId, CanceledBy),
-    /// Every take was answered before the store was handed over: no job is an orphan.
     Heartbeat(WorkerId, HeldJobs),
     Retire(WorkerId),
 }
@@ -157,15 +187,12 @@ impl From<ForwardedCall> for ReceivedCall {
                 payload,
                 key,
             } => ReceivedCall::Submit(Box::new(NewStoredJob {
-                job: NewJob {
-                    definition: *definition,
+                job: new_job(
+                    *definition,
                     flows,
-                    limits: QueueLimits {
-                        queue_max,
-                        queue_max_per_account,
-                        bytes_max,
-                    },
-                },
+                    [queue_max, queue_max_per_account],
+                    bytes_max,
+                ),
                 payload: payload.into(),
                 key: key.map(|(key, digest)| IdempotencyKey {
                     key: key.into(),
@@ -209,12 +236,38 @@ impl From<ForwardedCall> for ReceivedCall {
                 ReceivedCall::Release(worker, release)
             }
             ForwardedCall::Cancel(job, by) => ReceivedCall::Cancel(job, by),
-            ForwardedCall::Heartbeat { worker, jobs } => {
-                let oldest_take = Some(StoreTime::default());
-                ReceivedCall::Heartbeat(worker, HeldJobs { jobs, oldest_take })
-            }
+            ForwardedCall::Heartbeat {
+                worker,
+                jobs,
+                taken_before,
+            } => ReceivedCall::Heartbeat(worker, held_jobs(jobs, taken_before)),
             ForwardedCall::Retire(worker) => ReceivedCall::Retire(worker),
         }
+    }
+}
+
+fn new_job(
+    definition: JobDefinition,
+    flows: FlowMode,
+    [queue_max, queue_max_per_account]: [u32; 2],
+    bytes_max: u64,
+) -> NewJob {
+    NewJob {
+        definition,
+        flows,
+        limits: QueueLimits {
+            queue_max,
+            queue_max_per_account,
+            bytes_max,
+        },
+    }
+}
+
+fn held_jobs(jobs: Vec<JobId>, taken_before: Option<StoreTime>) -> HeldJobs {
+    HeldJobs {
+        jobs,
+        // No take is as old as the default: none is judged.
+        oldest_take: Some(taken_before.unwrap_or_default()),
     }
 }
 
@@ -233,7 +286,45 @@ impl From<SubmitResult> for ForwardedAnswer {
     }
 }
 
+impl From<HeartbeatReply> for ForwardedAnswer {
+    fn from(reply: HeartbeatReply) -> ForwardedAnswer {
+        let by_operator = |(_, by): &&(JobId, CanceledBy)| *by == CanceledBy::Operator;
+        let operator = reply.canceled.iter().filter(by_operator);
+        ForwardedAnswer::Held {
+            canceled_by_operator: operator.map(|(job, _)| *job).collect(),
+            canceled: reply.canceled.iter().map(|(job, _)| *job).collect(),
+            lost: reply.lost,
+            orphans: reply.orphans,
+            is_known: reply.is_known,
+        }
+    }
+}
+
 impl ForwardedAnswer {
+    /// Result of a heartbeat; none of another call.
+    pub fn held(self) -> Option<HeartbeatReply> {
+        let ForwardedAnswer::Held {
+            canceled,
+            canceled_by_operator,
+            lost,
+            orphans,
+            is_known,
+        } = self
+        else {
+            return None;
+        };
+        let origin = |job| match canceled_by_operator.contains(&job) {
+            true => (job, CanceledBy::Operator),
+            false => (job, CanceledBy::User),
+        };
+        Some(HeartbeatReply {
+            is_known,
+            orphans,
+            canceled: canceled.into_iter().map(origin).collect(),
+            lost,
+        })
+    }
+
     /// Result of a submit; none of another call.
     pub fn submitted(self) -> Option<SubmitResult> {
         Some(match self {

@@ -1,6 +1,7 @@
 //! Client of receivers: one attempt from a URL to its result, by the present configuration.
 //!
-//! Not the schedule of attempts. A request carries its content type, our user agent, its signature and the trace
+//! Not the schedule of attempts. A message bears the wall clock's time at its attempt: receivers compare it with their
+//! own, and a clock that is set is followed. A request carries its content type, our user agent, its signature and the trace
 //! context of the job's submit, and nothing else of the submit.
 
 use std::path::Path;
@@ -12,19 +13,33 @@ use bytes::Bytes;
 use infergate_core::AccountId;
 use infergate_core::job::StoreTime;
 use infergate_core::job::receiver_url::{ReceiverUrl, ReceiverUrlError};
-use infergate_core::job::webhook::DeliveryResult;
+use infergate_core::job::receivers::ReceiverLimits;
+use infergate_core::job::webhook::{DeliveryResult, WebhookEvent};
 use infergate_core::trace_context::TRACEPARENT;
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
+use super::delivery_queue::DeliveryQueue;
 use super::exchange::{AttemptFault, WebhookRequest, discard, exchange};
 use super::guard::{HostResolver, ReceiverGuard};
 use super::signing::{SignedMessage, SigningKeys};
 use crate::jobs::config::JobChoices;
+use crate::telemetry::job_metrics::JobMetrics;
 use crate::upstream::{HttpClient, UpstreamResponse};
 
-/// Notifications of running jobs in flight; further ones are left out.
-const NOTICES_MAX: usize = 256;
+/// Reader of the store's clock.
+pub type StoreNow = Arc<dyn Fn() -> StoreTime + Send + Sync>;
+
+/// Reader of the wall clock, seconds since 1970.
+pub type UnixNow = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Clocks of deliveries.
+#[derive(Clone)]
+pub struct WebhookClocks {
+    /// Orders attempts.
+    pub store: StoreNow,
+    /// Stamps messages.
+    pub unix_secs: UnixNow,
+}
 
 /// Message to a receiver.
 #[derive(Clone, Debug)]
@@ -35,6 +50,8 @@ pub struct WebhookMessage<'a> {
     pub url: &'a str,
     /// `webhook-id`.
     pub id: &'a str,
+    /// Event that it tells.
+    pub event: WebhookEvent,
     /// Body.
     pub body: Bytes,
     /// `traceparent` of the submit.
@@ -58,7 +75,10 @@ pub struct WebhookClient {
     choices: ArcSwap<JobChoices>,
     /// Authorities of receivers, as PEM; none for the public ones.
     authorities: Option<Arc<[u8]>>,
-    notices: Semaphore,
+    unix_secs: UnixNow,
+    metrics: Arc<JobMetrics>,
+    /// Turns of all deliveries.
+    pub deliveries: DeliveryQueue,
 }
 
 impl WebhookClient {
@@ -68,14 +88,22 @@ impl WebhookClient {
         choices: JobChoices,
         resolver: Box<dyn HostResolver>,
         authorities: Option<Arc<[u8]>>,
+        clocks: WebhookClocks,
+        metrics: Arc<JobMetrics>,
     ) -> WebhookClient {
+        let limits = ReceiverLimits {
+            pending_max_per_account: choices.jobs.webhooks.pending_max_per_account,
+            ..ReceiverLimits::default()
+        };
         WebhookClient {
             http: HttpClient::default(),
             guard: ReceiverGuard::new(&choices, resolver),
             keys: SigningKeys::new(folder, &choices.jobs.webhooks),
             choices: ArcSwap::from_pointee(choices),
             authorities,
-            notices: Semaphore::new(NOTICES_MAX),
+            unix_secs: clocks.unix_secs,
+            metrics,
+            deliveries: DeliveryQueue::new(limits, clocks.store),
         }
     }
 
@@ -107,16 +135,27 @@ impl WebhookClient {
         self.keys.shown_key(account)
     }
 
-    /// Returns a place for a notification of a running job; none while too many are in flight.
-    pub fn notice_slot(&self) -> Option<SemaphorePermit<'_>> {
-        self.notices.try_acquire().ok()
+    /// Returns the receiver of a URL, for the order of deliveries. A URL that the present rules refuse is one of its own.
+    pub fn receiver_key(&self, url: &Arc<str>) -> Arc<str> {
+        match self.parse(url) {
+            Ok(parsed) => Arc::clone(parsed.receiver_key()),
+            Err(_) => Arc::clone(url),
+        }
     }
 
-    /// Makes one attempt to deliver, at `now`.
-    pub async fn deliver(&self, message: WebhookMessage<'_>, now: StoreTime) -> AttemptReport {
+    /// Makes one attempt to deliver.
+    pub async fn deliver(&self, message: WebhookMessage<'_>) -> AttemptReport {
         let limit = Duration::from_secs(self.choices.load().jobs.webhooks.timeout_secs);
-        let sent = timeout(limit, self.send(&message, now)).await;
-        match sent.unwrap_or(Err(AttemptFault::Timeout)) {
+        let sent = timeout(limit, self.send(&message)).await;
+        let sent = sent.unwrap_or(Err(AttemptFault::Timeout));
+        let result = match &sent {
+            Ok((result, _)) => answer_name(result),
+            Err(fault) => fault.name(),
+        };
+        self.metrics
+            .webhooks
+            .record_sent(message.event.as_str(), result);
+        match sent {
             Ok((result, answer)) => {
                 let text = answer.head().status.as_u16().to_string().into();
                 discard(answer).await;
@@ -138,11 +177,10 @@ impl WebhookClient {
     async fn send(
         &self,
         message: &WebhookMessage<'_>,
-        now: StoreTime,
     ) -> Result<(DeliveryResult, UpstreamResponse), AttemptFault> {
         let url = self.guard.parse(message.url).map_err(AttemptFault::Url)?;
         let addresses = self.guard.addresses(&url).await?;
-        let timestamp = now.0 / 1000;
+        let timestamp = (self.unix_secs)();
         let signed = SignedMessage {
             id: message.id,
             timestamp,
@@ -168,5 +206,14 @@ impl WebhookClient {
             now_unix_secs: timestamp,
         };
         exchange(&self.http, request).await
+    }
+}
+
+/// Name of an answer in metrics.
+fn answer_name(result: &DeliveryResult) -> &'static str {
+    match result {
+        DeliveryResult::Accepted => "accepted",
+        DeliveryResult::Gone => "gone",
+        DeliveryResult::Failed { .. } => "refused",
     }
 }

@@ -52,6 +52,20 @@ pub enum AttemptFault {
     Timeout,
 }
 
+impl AttemptFault {
+    /// Name in metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            AttemptFault::Url(_) | AttemptFault::Address(_) => "forbidden",
+            AttemptFault::Unsigned => "unsigned",
+            AttemptFault::Unresolved
+            | AttemptFault::Name
+            | AttemptFault::Broken(_)
+            | AttemptFault::Timeout => "unanswered",
+        }
+    }
+}
+
 fn url_fault(error: &ReceiverUrlError) -> String {
     match error {
         ReceiverUrlError::Address(address) => format!("address not allowed: {}", address.word()),

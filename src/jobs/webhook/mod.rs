@@ -6,9 +6,11 @@
 //! ```text
 //! signing (keys, signatures)      guard (allowed receivers)      exchange (one request and its answer)
 //! client (all three for one attempt)  ←  sender (ends, from the outbox)  and  notices (news of a run)
+//!                                        delivery_queue (whose turn it is, of both)
 //! ```
 
 mod client;
+mod delivery_queue;
 mod exchange;
 mod guard;
 mod notices;
@@ -17,9 +19,11 @@ mod sender;
 mod sender_tests;
 mod signing;
 #[cfg(test)]
+mod ssrf_tests;
+#[cfg(test)]
 mod tests;
 
-pub use client::WebhookClient;
+pub use client::{WebhookClient, WebhookClocks};
 pub use guard::SystemResolver;
 pub use notices::JobNotices;
 pub use sender::WebhookSender;

@@ -1,7 +1,8 @@
 //! News of a running job for its receiver: `start` and `output`, while the run goes on and not after it.
 //!
 //! No promise: a notification that fails is not repeated, and one in flight is cut when the run ends, before the end
-//! is written. A job has at most one in flight; a kind at most every 500 ms, by the core's throttle.
+//! is written. A job has at most one in flight; a kind at most every 500 ms, by the core's throttle. It waits for its turn
+//! in the order of all deliveries, and tells what is so when its turn comes.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -116,10 +117,13 @@ impl JobNotices {
     }
 
     async fn send(&self, notice: IntermediateNotification) {
-        let Some(_slot) = self.client.notice_slot() else {
+        let definition = &self.job.definition;
+        let receiver = self.client.receiver_key(&self.url);
+        let deliveries = &self.client.deliveries;
+        let turn = deliveries.notice_turn(&receiver, &definition.account);
+        let Some(mut turn) = turn.await else {
             return;
         };
-        let definition = &self.job.definition;
         let epoch = u64::from(self.job.progress.epoch.saturating_sub(1));
         let number = epoch * NUMBERS_PER_EPOCH + notice.number;
         let id = notice.event.webhook_id(definition.id.as_str(), number);
@@ -127,11 +131,12 @@ impl JobNotices {
             account: &definition.account,
             url: &self.url,
             id: &id,
+            event: notice.event,
             body: self.body().into(),
             traceparent: self.traceparent.as_deref(),
         };
         // Whatever came of it, the next one has newer news.
-        let _ = self.client.deliver(message, self.clock.now()).await;
+        turn.record(self.client.deliver(message).await.result);
     }
 
     /// Object as it is now, with the output so far.

@@ -1,7 +1,8 @@
 //! Task that delivers the ends of jobs: takes entries of the outbox, attempts them in the core's order, settles them.
 //!
 //! Not the place of an entry, which is the store's until it is delivered: whatever is lost here is found there at the
-//! next start. Bodies are made for each attempt. Bounded by [`ReceiverLimits`].
+//! next start. Bodies are made for each attempt. Bounded by the [`ReceiverLimits`] of the order that it shares with the
+//! notices of runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,16 +12,18 @@ use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hashbrown::HashMap;
 use infergate_core::Millis;
-use infergate_core::job::receivers::{DeliveryAdmission, DeliveryId, ReceiverLimits, Receivers};
-use infergate_core::job::webhook::{DeliveryDecision, DeliveryResult};
+use infergate_core::job::receivers::{DeliveryAdmission, DeliveryId, ReceiverLimits};
+use infergate_core::job::webhook::{DeliveryDecision, DeliveryResult, WebhookEvent};
 use infergate_core::job::{JobId, StoreTime};
 use tokio::time::Instant;
 
 use super::client::{AttemptReport, WebhookClient, WebhookMessage};
+use super::delivery_queue::DeliveryQueue;
 use crate::jobs::object::{ShownStatus, replicate_object};
 use crate::jobs::request::StoredRequest;
 use crate::jobs::signals::JobSignals;
 use crate::jobs::store::{JobStore, PendingWebhook, StoredJob, WebhookSettlement};
+use crate::telemetry::job_metrics::JobMetrics;
 
 /// Entries that are taken from the outbox at once.
 const LOOK_MAX: usize = 256;
@@ -33,14 +36,11 @@ const JOB_GONE: &str = "the job is gone";
 /// Result of a delivery that newer ones of its account took the place of.
 const DISPLACED: &str = "too many messages wait";
 
-/// Reader of the store's clock.
-pub type StoreNow = Arc<dyn Fn() -> StoreTime + Send + Sync>;
-
 /// Parts that attempts use.
 struct AttemptContext {
     store: Arc<dyn JobStore>,
     client: Arc<WebhookClient>,
-    now: StoreNow,
+    metrics: Arc<JobMetrics>,
 }
 
 /// End of an attempt, settled in the store.
@@ -55,12 +55,11 @@ struct AttemptEnd {
 pub struct WebhookSender {
     context: Arc<AttemptContext>,
     signals: Arc<JobSignals>,
-    limits: ReceiverLimits,
-    receivers: Receivers,
+    /// Deliveries in memory; the others stay in the store.
+    pending_max: usize,
+    pending_max_per_account: usize,
     entries: HashMap<DeliveryId, PendingWebhook>,
     numbers: HashMap<Arc<str>, DeliveryId>,
-    /// Latest number given to a delivery.
-    number: u64,
     in_flight: FuturesUnordered<BoxFuture<'static, AttemptEnd>>,
     /// Set by others: an entry that was dead is live again.
     revived: Arc<AtomicBool>,
@@ -76,20 +75,20 @@ impl WebhookSender {
         client: Arc<WebhookClient>,
         signals: Arc<JobSignals>,
         revived: Arc<AtomicBool>,
-        now: StoreNow,
+        metrics: Arc<JobMetrics>,
     ) -> WebhookSender {
-        let limits = ReceiverLimits {
-            pending_max_per_account: client.choices().jobs.webhooks.pending_max_per_account,
-            ..ReceiverLimits::default()
-        };
+        let pending_max_per_account = client.choices().jobs.webhooks.pending_max_per_account;
         WebhookSender {
-            context: Arc::new(AttemptContext { store, client, now }),
+            context: Arc::new(AttemptContext {
+                store,
+                client,
+                metrics,
+            }),
             signals,
-            limits,
-            receivers: Receivers::new(limits),
+            pending_max: ReceiverLimits::default().pending_max,
+            pending_max_per_account,
             entries: HashMap::new(),
             numbers: HashMap::new(),
-            number: 0,
             in_flight: FuturesUnordered::new(),
             revived,
             must_list: false,
@@ -103,6 +102,10 @@ impl WebhookSender {
         self.look().await;
         loop {
             self.start_due();
+            self.context
+                .metrics
+                .webhooks
+                .set_pending(self.entries.len());
             let (rest, is_pending) = (self.rest(), self.is_pending());
             let due = async {
                 match is_pending {
@@ -110,8 +113,10 @@ impl WebhookSender {
                     false => std::future::pending().await,
                 }
             };
+            let client = Arc::clone(&self.context.client);
             tokio::select! {
                 () = signals.webhooks.notified() => self.look().await,
+                () = client.deliveries.changed.notified() => {}
                 Some(end) = self.in_flight.next() => self.finish(end),
                 () = due => {
                     if self.looked_at.elapsed() >= LOOK_EVERY {
@@ -122,38 +127,40 @@ impl WebhookSender {
         }
     }
 
-    fn now(&self) -> Millis {
-        Millis((self.context.now)().0)
+    fn deliveries(&self) -> &DeliveryQueue {
+        &self.context.client.deliveries
     }
 
+    /// Returns whether something waits for its time, be it a notice.
     fn is_pending(&self) -> bool {
-        self.must_list || !self.entries.is_empty()
+        self.must_list || !self.entries.is_empty() || self.deliveries().next_due().is_some()
     }
 
     /// Time until a delivery is due or the next look.
     fn rest(&self) -> Duration {
         let look = LOOK_EVERY.saturating_sub(self.looked_at.elapsed());
-        let due = self.receivers.next_due();
-        let due = due.map(|due| Duration::from_millis(due.since(self.now()).0));
+        let due = self.deliveries().next_due();
+        let now = self.deliveries().now();
+        let due = due.map(|due| Duration::from_millis(due.since(now).0));
         due.map_or(look, |due| due.min(look))
     }
 
     /// Takes what is new in the outbox.
     async fn look(&mut self) {
         self.looked_at = Instant::now();
-        let mut displaced = Vec::new();
+        let mut displaced = self.apply_bound();
         self.must_list |= self.revived.swap(false, Ordering::AcqRel);
         // A list that does not fit is read again when half of what waits is delivered.
-        if self.must_list && self.entries.len() <= self.limits.pending_max / 2 {
+        if self.must_list && self.entries.len() <= self.pending_max / 2 {
             self.must_list = false;
-            let live = self.context.store.webhooks(false, self.limits.pending_max);
+            let live = self.context.store.webhooks(false, self.pending_max);
             match live.await {
                 // Newest first; the oldest are sent first.
                 Ok(live) => self.admit_all(live.into_iter().rev(), &mut displaced).await,
                 Err(_) => self.must_list = true,
             }
         }
-        let room = self.limits.pending_max.saturating_sub(self.entries.len());
+        let room = self.pending_max.saturating_sub(self.entries.len());
         let limit = room.min(LOOK_MAX);
         if limit > 0 {
             match self.context.store.new_webhooks(limit).await {
@@ -169,6 +176,22 @@ impl WebhookSender {
             }
         }
         self.bury(displaced).await;
+    }
+
+    /// Applies a bound that a reload has changed. Returns those that are to be dead letters now.
+    fn apply_bound(&mut self) -> Vec<(Arc<str>, &'static str)> {
+        let choices = self.context.client.choices();
+        let max = choices.jobs.webhooks.pending_max_per_account;
+        if max == self.pending_max_per_account {
+            return Vec::new();
+        }
+        self.pending_max_per_account = max;
+        let beyond = self
+            .deliveries()
+            .set_pending_max_per_account(max)
+            .into_iter();
+        let entries = beyond.filter_map(|oldest| self.forget(oldest));
+        entries.map(|entry| (entry.id, DISPLACED)).collect()
     }
 
     async fn admit_all(
@@ -201,16 +224,12 @@ impl WebhookSender {
         let Some(AddressedJob { job, url, .. }) = job.and_then(AddressedJob::of) else {
             return Some((entry.id, JOB_GONE));
         };
-        // A URL that the present rules refuse is a receiver of its own: attempts are counted there.
-        let receiver = match self.context.client.parse(&url) {
-            Ok(parsed) => Arc::clone(parsed.receiver_key()),
-            Err(_) => url,
-        };
-        self.number += 1;
-        let delivery = DeliveryId(self.number);
+        let receiver = self.context.client.receiver_key(&url);
         let account = &job.definition.account;
-        let due = Millis(entry.due.0);
-        let displaced = match self.receivers.add(delivery, &receiver, account, due) {
+        let (delivery, admission) = self
+            .deliveries()
+            .add(&receiver, account, Millis(entry.due.0));
+        let displaced = match admission {
             DeliveryAdmission::Known => return None,
             DeliveryAdmission::Full => {
                 self.must_list = true;
@@ -236,7 +255,8 @@ impl WebhookSender {
         let store = &self.context.store;
         let writes = dead.into_iter().map(|(id, result)| {
             tracing::warn!(id = &*id, result, "a webhook is a dead letter");
-            store.settle_webhook(id, WebhookSettlement::Dead, result.into())
+            self.context.metrics.webhooks.record_dead();
+            store.settle_webhook(id, WebhookSettlement::Displaced, result.into())
         });
         let written = join_all(writes).await;
         self.must_list |= written.iter().any(Result::is_err);
@@ -244,10 +264,9 @@ impl WebhookSender {
 
     /// Starts what is due.
     fn start_due(&mut self) {
-        let now = self.now();
-        while let Some(delivery) = self.receivers.next(now) {
+        while let Some(delivery) = self.deliveries().next() {
             let Some(entry) = self.entries.get(&delivery).cloned() else {
-                self.receivers.remove(delivery);
+                self.deliveries().remove(delivery);
                 continue;
             };
             let context = Arc::clone(&self.context);
@@ -264,10 +283,8 @@ impl WebhookSender {
             decision,
         } = end;
         match result {
-            Some(result) => self
-                .receivers
-                .finish(delivery, result, decision, self.now()),
-            None => _ = self.receivers.remove(delivery),
+            Some(result) => self.deliveries().finish(delivery, result, decision),
+            None => self.deliveries().remove(delivery),
         }
         match decision {
             DeliveryDecision::RetryAt(due) => {
@@ -281,6 +298,15 @@ impl WebhookSender {
     }
 }
 
+impl Drop for WebhookSender {
+    /// Gives the places in the order back: a later sender reads its entries from the store.
+    fn drop(&mut self) {
+        for delivery in self.entries.keys() {
+            self.deliveries().remove(*delivery);
+        }
+    }
+}
+
 impl AttemptContext {
     /// Makes an attempt and writes what came of it.
     async fn attempt(&self, delivery: DeliveryId, entry: PendingWebhook) -> AttemptEnd {
@@ -288,7 +314,7 @@ impl AttemptContext {
             Some(addressed) => Some(self.deliver(&entry, &addressed).await),
             None => None,
         };
-        let now = Millis((self.now)().0);
+        let now = self.client.deliveries.now();
         let attempts = entry.attempts.saturating_add(1);
         let (result, decision, text) = match report {
             Some(AttemptReport { result, text }) => {
@@ -308,6 +334,7 @@ impl AttemptContext {
                 result = &*text,
                 "a webhook is a dead letter"
             );
+            self.metrics.webhooks.record_dead();
         }
         self.settle(&entry.id, settlement, text).await;
         AttemptEnd {
@@ -324,10 +351,18 @@ impl AttemptContext {
             account: &job.definition.account,
             url: &addressed.url,
             id: &entry.id,
+            event: WebhookEvent::Completed,
             body: body.into(),
             traceparent: addressed.traceparent.as_deref(),
         };
-        self.client.deliver(message, (self.now)()).await
+        let report = self.client.deliver(message).await;
+        if report.result == DeliveryResult::Accepted
+            && let Some(ended) = job.ended
+        {
+            let delay = self.client.deliveries.now().since(Millis(ended.0));
+            self.metrics.webhooks.record_delay(delay.0);
+        }
+        report
     }
 
     /// Reads a job, as often as it takes: the delivery keeps its place meanwhile.

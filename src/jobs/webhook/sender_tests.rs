@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use infergate_core::job::webhook::DELIVERY_DELAYS;
 use infergate_core::job::{
     CanceledBy, DeployableKey, EndReason, JobClass, JobDefinition, JobId, JobKind, JobLimits,
     JobProgress, NewJob, QueueLimits, StoreTime, TakenJob,
@@ -13,7 +16,7 @@ use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::client::WebhookClient;
+use super::client::{WebhookClient, WebhookClocks};
 use super::guard::SystemResolver;
 use super::notices::JobNotices;
 use super::sender::WebhookSender;
@@ -24,9 +27,12 @@ use crate::jobs::events::{EventPlace, UnrunEnds};
 use crate::jobs::live::{LiveOutput, SharedPieces};
 use crate::jobs::request::StoredRequest;
 use crate::jobs::signals::JobSignals;
-use crate::jobs::store::{JobStore, NewStoredJob, PendingWebhook, WebhookSettlement};
+use crate::jobs::store::{
+    JobStore, NewStoredJob, PendingWebhook, SettlementResult, WebhookSettlement,
+};
 use crate::jobs::store_clock::StoreClock;
 use crate::telemetry::Clock;
+use crate::telemetry::job_metrics::JobMetrics;
 
 fn definition(n: u128, now: StoreTime) -> JobDefinition {
     JobDefinition {
@@ -60,13 +66,15 @@ fn request(url: &str) -> StoredRequest {
     StoredRequest::read(text.as_bytes()).unwrap()
 }
 
-/// A sender with its store; the time of the sender is moved by hand.
+/// A sender with its store; the time of the sender and the wall clock are moved by hand.
 struct Bench {
     store: Arc<EmbeddedStore>,
     signals: Arc<JobSignals>,
     client: Arc<WebhookClient>,
     clock: StoreClock,
     ahead_ms: Arc<AtomicU64>,
+    wall_secs: Arc<AtomicU64>,
+    metrics: Arc<JobMetrics>,
     revived: Arc<AtomicBool>,
     _folder: TempDir,
 }
@@ -84,35 +92,106 @@ impl Bench {
             site: "s".into(),
         };
         let renderer = Arc::new(UnrunEnds { place, clock });
+        let metrics = crate::jobs::conformance::metrics();
         let store = EmbeddedStore::open(
             &folder.path().join("jobs"),
             store_clock,
             settings,
             Arc::clone(&signals),
             renderer,
-            crate::jobs::conformance::metrics(),
+            Arc::clone(&metrics),
         );
-        let client = WebhookClient::new(folder.path(), choices, Box::new(SystemResolver), None);
+        let (ahead_ms, wall_secs) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (ahead, wall) = (Arc::clone(&ahead_ms), Arc::clone(&wall_secs));
+        let clocks = WebhookClocks {
+            store: Arc::new(move || store_clock.now() + Millis(ahead.load(Ordering::SeqCst))),
+            unix_secs: Arc::new(move || wall.load(Ordering::SeqCst)),
+        };
+        let client = WebhookClient::new(
+            folder.path(),
+            choices,
+            Box::new(SystemResolver),
+            None,
+            clocks,
+            Arc::clone(&metrics),
+        );
         Bench {
             store: Arc::new(store.unwrap()),
             signals,
             client: Arc::new(client),
             clock: store_clock,
-            ahead_ms: Arc::default(),
+            ahead_ms,
+            wall_secs,
+            metrics,
             revived: Arc::default(),
             _folder: folder,
         }
     }
 
     fn sender(&self) -> WebhookSender {
-        let (clock, ahead) = (self.clock, Arc::clone(&self.ahead_ms));
         WebhookSender::new(
             Arc::clone(&self.store) as _,
             Arc::clone(&self.client),
             Arc::clone(&self.signals),
             Arc::clone(&self.revived),
-            Arc::new(move || clock.now() + Millis(ahead.load(Ordering::SeqCst))),
+            Arc::clone(&self.metrics),
         )
+    }
+
+    /// Moves the sender's time to a moment.
+    fn advance_to(&self, at: StoreTime) {
+        let ahead = at.since(self.clock.now()).0;
+        self.ahead_ms.fetch_max(ahead, Ordering::SeqCst);
+        self.signals.webhooks.notify_one();
+    }
+
+    /// Waits until nothing is under way. Returns the moment at which something is due.
+    async fn next_due(&self) -> StoreTime {
+        let deliveries = &self.client.deliveries;
+        loop {
+            let due = deliveries.next_due().filter(|due| *due > deliveries.now());
+            match due.filter(|_| deliveries.status().in_flight == 0) {
+                Some(due) => return StoreTime(due.0),
+                None => tokio::task::yield_now().await,
+            }
+        }
+    }
+
+    /// Waits for a request, and moves the time on until there is one.
+    async fn until<T>(&self, request: impl Future<Output = T>) -> T {
+        tokio::pin!(request);
+        loop {
+            tokio::select! {
+                received = &mut request => return received,
+                due = self.next_due() => self.advance_to(due),
+            }
+        }
+    }
+
+    /// Sender's present time.
+    fn now(&self) -> StoreTime {
+        self.clock.now() + Millis(self.ahead_ms.load(Ordering::SeqCst))
+    }
+
+    /// Notices of a run of an account that tells `url`.
+    fn notices(&self, n: u128, account: &str, url: &str) -> Option<JobNotices> {
+        let now = self.clock.now();
+        let taken = TakenJob {
+            definition: Arc::new(JobDefinition {
+                account: account.into(),
+                ..definition(n, now)
+            }),
+            progress: JobProgress {
+                epoch: 1,
+                started: Some(now),
+                ..JobProgress::default()
+            },
+            time_left: Millis::from_secs(10),
+            end_reason: EndReason::Timeout,
+            is_other_flow: false,
+        };
+        let live = Arc::default();
+        JobNotices::of(&self.client, self.clock, (&taken, &request(url)), live)
     }
 
     /// Runs `script` beside the sender.
@@ -184,26 +263,31 @@ async fn answer(listener: &TcpListener, status: u16) -> Received {
 }
 
 #[tokio::test]
-async fn a_failed_delivery_is_repeated_with_its_id_and_a_fresh_timestamp() {
+async fn a_failed_delivery_is_repeated_with_its_id_and_the_time_of_the_wall() {
     let (listener, port) = listener().await;
     let bench = Bench::new(local_choices(port));
     let url = format!("http://127.0.0.1:{port}/");
     bench
         .with_sender(async {
+            // The wall clock is set back, and forward, while the store's goes on.
+            let set_wall = |secs| bench.wall_secs.store(secs, Ordering::SeqCst);
+            set_wall(1_700_000_000);
             bench.end_job(1, &url).await;
             let first = answer(&listener, 500).await;
+            set_wall(1_699_996_400);
             let waiting = bench.entries(false, |found| found[0].attempts == 1).await;
             assert_eq!(&*waiting[0].last_result, "500");
             bench.advance(1);
             let second = answer(&listener, 503).await;
             bench.entries(false, |found| found[0].attempts == 2).await;
+            set_wall(1_700_003_600);
             bench.advance(1);
             let third = answer(&listener, 200).await;
             bench.entries(false, <[_]>::is_empty).await;
             let ids = [&first, &second, &third].map(|got| got.header("webhook-id").to_owned());
             assert!(ids[0].ends_with("-completed") && ids[0] == ids[1] && ids[1] == ids[2]);
             let times = [&first, &second, &third].map(|got| got.header("webhook-timestamp"));
-            assert!(times[0] < times[1] && times[1] < times[2], "{times:?}");
+            assert_eq!(times, ["1700000000", "1699996400", "1700003600"]);
             let body: serde_json::Value = serde_json::from_slice(&third.body).unwrap();
             assert_eq!(body["status"], "canceled");
             assert!(body["completed_at"].is_string());
@@ -226,7 +310,7 @@ async fn a_dead_letter_says_why_and_is_tried_again_by_hand() {
             let id = Arc::clone(&dead[0].id);
             let revived = WebhookSettlement::Revived(bench.clock.now());
             let settled = bench.store.settle_webhook(id, revived, "".into()).await;
-            assert!(settled.unwrap());
+            assert_eq!(settled, Ok(SettlementResult::Done));
             bench.revived.store(true, Ordering::SeqCst);
             bench.signals.webhooks.notify_one();
             let again = answer(&listener, 200).await;
@@ -371,4 +455,140 @@ async fn a_receiver_that_wants_the_end_alone_gets_no_news() {
     assert!(has_news(&request));
     request.webhook = None;
     assert!(!has_news(&request));
+}
+
+/// Takes connections without an answer, as a receiver does whose program is down.
+async fn break_off(listener: &TcpListener) -> Received {
+    accept(listener).await.1
+}
+
+#[tokio::test]
+async fn a_receiver_that_is_down_gets_every_attempt_of_the_schedule_within_a_fifth() {
+    let (listener, port) = listener().await;
+    let bench = Bench::new(local_choices(port));
+    let url = format!("http://127.0.0.1:{port}/");
+    bench
+        .with_sender(async {
+            bench.end_job(1, &url).await;
+            let start = bench.now();
+            let mut attempts = Vec::new();
+            for _ in DELIVERY_DELAYS {
+                let got = bench.until(break_off(&listener)).await;
+                attempts.push((bench.now(), got.header("webhook-id").to_owned()));
+            }
+            let gaps = attempts.windows(2).map(|two| two[1].0.since(two[0].0).0);
+            for (gap, delay) in gaps.zip(&DELIVERY_DELAYS[1..]) {
+                // A failing receiver is left alone for a minute at most; the test itself takes some time.
+                let late = Millis::from_secs(70).0;
+                let is_near = delay.0 - delay.0 / 5 <= gap && gap <= delay.0 + delay.0 / 5 + late;
+                assert!(is_near, "{gap} ms where {delay:?} are due");
+            }
+            let dead = bench.entries(true, |found| !found.is_empty()).await;
+            assert_eq!(dead[0].attempts as usize, DELIVERY_DELAYS.len());
+            assert!(attempts.iter().all(|(_, id)| **id == *dead[0].id));
+            let hours = bench.now().since(start).0 / 3_600_000;
+            assert!((60..=92).contains(&hours), "{hours} hours");
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_receiver_that_was_down_for_a_day_gets_all_it_missed() {
+    let (listener, port) = listener().await;
+    let bench = Bench::new(local_choices(port));
+    let url = format!("http://127.0.0.1:{port}/");
+    const JOBS: usize = 3;
+    bench
+        .with_sender(async {
+            for n in 0..JOBS {
+                bench.end_job(n as u128, &url).await;
+            }
+            let day = bench.now() + Millis::from_secs(24 * 3600);
+            while bench.now() < day {
+                bench.until(break_off(&listener)).await;
+            }
+            let mut ids = std::collections::BTreeSet::new();
+            while ids.len() < JOBS {
+                let got = bench.until(answer(&listener, 200)).await;
+                ids.insert(got.header("webhook-id").to_owned());
+            }
+            bench.entries(false, <[_]>::is_empty).await;
+            assert!(bench.store.webhooks(true, 10).await.unwrap().is_empty());
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn jobs_that_tell_a_hanging_receiver_have_four_in_flight_and_cost_others_no_start() {
+    let ((hanging, hung_port), (good, good_port)) = (listener().await, listener().await);
+    let mut choices = local_choices(hung_port);
+    choices.jobs.webhooks.ports.push(good_port);
+    choices.jobs.webhooks.timeout_secs = 60;
+    let bench = Bench::new(choices);
+    let (hung_url, good_url) = (
+        format!("http://127.0.0.1:{hung_port}/"),
+        format!("http://127.0.0.1:{good_port}/"),
+    );
+    let run = |n, account, url| {
+        let notices = bench.notices(n, account, url);
+        JobNotices::during(notices, std::future::pending::<()>())
+    };
+    let mut runs: FuturesUnordered<_> = (0..300).map(|n| run(n, "acme", &hung_url)).collect();
+    let script = async {
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            held.push(accept(&hanging).await);
+        }
+        // Ends of the same account there wait as well.
+        bench.end_job(900, &hung_url).await;
+        let (other, own) = (run(1000, "other", &good_url), run(1001, "acme", &good_url));
+        let received = async { (answer(&good, 200).await, answer(&good, 200).await) };
+        let (first, second) = tokio::select! {
+            received = received => received,
+            _ = other => unreachable!("it does not end"),
+            _ = own => unreachable!("it does not end"),
+        };
+        for got in [first, second] {
+            assert!(got.header("webhook-id").ends_with("-start"));
+        }
+        assert!(hanging.accept().now_or_never().is_none());
+        // A place that gets free is the end's, once the sender knows of it.
+        while bench.client.deliveries.status().waiting < 297 {
+            tokio::task::yield_now().await;
+        }
+        drop(held.pop());
+        let (_, next) = accept(&hanging).await;
+        assert!(next.header("webhook-id").ends_with("-completed"));
+    };
+    bench
+        .with_sender(async {
+            tokio::select! {
+                () = script => {}
+                _ = runs.next() => unreachable!("runs do not end"),
+            }
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_lower_bound_of_waiting_messages_applies_at_once() {
+    let (listener, port) = listener().await;
+    let mut choices = local_choices(port);
+    let bench = Bench::new(choices.clone());
+    for n in 0..8 {
+        bench.end_job(n, &format!("http://127.0.0.1:{port}/")).await;
+    }
+    bench
+        .with_sender(async {
+            let mut held = Vec::new();
+            for _ in 0..4 {
+                held.push(accept(&listener).await);
+            }
+            choices.jobs.webhooks.pending_max_per_account = 5;
+            bench.client.configure(&choices);
+            bench.signals.webhooks.notify_one();
+            let dead = bench.entries(true, |found| found.len() == 3).await;
+            assert_eq!(&*dead[0].last_result, "too many messages wait");
+        })
+        .await;
 }

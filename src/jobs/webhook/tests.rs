@@ -14,7 +14,7 @@ use futures_util::future::join;
 use hmac::{Hmac, Mac};
 use infergate_core::job::StoreTime;
 use infergate_core::job::receiver_url::ReceiverUrlError;
-use infergate_core::job::webhook::DeliveryResult;
+use infergate_core::job::webhook::{DeliveryResult, WebhookEvent};
 use infergate_core::{AccountId, Millis};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -23,11 +23,12 @@ use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::client::{AttemptReport, WebhookClient, WebhookMessage};
+use super::client::{AttemptReport, WebhookClient, WebhookClocks, WebhookMessage};
 use super::guard::HostResolver;
 use crate::jobs::config::JobChoices;
 
-const NOW: StoreTime = StoreTime(1_700_000_000_123);
+/// Wall clock of receivers and client.
+const NOW_SECS: u64 = 1_700_000_000;
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 /// Choices that allow receivers of this host, without TLS, at `port`.
@@ -41,10 +42,18 @@ pub fn local_choices(port: u16) -> JobChoices {
     choices
 }
 
+/// Clocks that stand. The store's is far off, as after a jump of the wall clock.
+pub fn fixed_clocks() -> WebhookClocks {
+    WebhookClocks {
+        store: Arc::new(|| StoreTime(1000)),
+        unix_secs: Arc::new(|| NOW_SECS),
+    }
+}
+
 /// Resolver that gives prepared answers in turn, the last one again and again.
-struct PreparedAnswers {
-    answers: Vec<Vec<&'static str>>,
-    asked: Arc<AtomicUsize>,
+pub struct PreparedAnswers {
+    pub answers: Vec<Vec<&'static str>>,
+    pub asked: Arc<AtomicUsize>,
 }
 
 #[async_trait]
@@ -118,7 +127,14 @@ impl Bench {
         let folder = tempfile::tempdir().unwrap();
         let authorities = authorities.map(|pem| pem.as_bytes().into());
         Bench {
-            client: WebhookClient::new(folder.path(), choices, resolver, authorities),
+            client: WebhookClient::new(
+                folder.path(),
+                choices,
+                resolver,
+                authorities,
+                fixed_clocks(),
+                crate::jobs::conformance::metrics(),
+            ),
             listener,
             asked,
             _folder: folder,
@@ -137,10 +153,11 @@ impl Bench {
             account: &account,
             url,
             id: "job1-completed",
+            event: WebhookEvent::Completed,
             body: br#"{"status":"succeeded"}"#.as_slice().into(),
             traceparent: Some(TRACEPARENT),
         };
-        self.client.deliver(message, NOW).await
+        self.client.deliver(message).await
     }
 
     /// Delivers while `serve` plays the receiver with its first connection.

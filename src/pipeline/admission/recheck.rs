@@ -43,14 +43,14 @@ pub async fn recheck(
         Err(left) => is_withdrawn(shared, ctx, model, left).await,
     };
     if !is_outdated {
-        return grant.map_err(ModelError::from_admission);
+        return grant.map_err(|left| ModelError::from_admission(left, model));
     }
     if grant.is_ok() {
         refund_tokens(model, request);
     }
     Err(match ctx.can.checks_access {
         true => ModelError::Outdated,
-        false => ModelError::from_admission(Refusal::NoHealthyEndpoint.into()),
+        false => ModelError::from_admission(Refusal::NoHealthyEndpoint.into(), model),
     })
 }
 
@@ -63,7 +63,8 @@ async fn is_withdrawn(
 ) -> bool {
     let lost_all = matches!(left, RequestError::Refused(refusal) if refusal.is_out_of_capacity())
         && !model.spec.endpoints.is_empty()
-        && model.gate.targets().is_empty();
+        // Slots that are not ready are configured all the same.
+        && model.gate.gauges().endpoints == 0;
     if !lost_all {
         return false;
     }

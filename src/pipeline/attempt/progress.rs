@@ -9,10 +9,11 @@ use bytes::Bytes;
 use infergate_core::model::ModelSpec;
 use tokio::time::{Instant, sleep_until};
 
-use crate::pipeline::admission::heartbeat::{Heartbeat, send_comment};
+use crate::pipeline::admission::heartbeat::{Heartbeat, send_sign};
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::Downstream;
 use crate::pipeline::error::RequestError;
+use crate::pipeline::respond::SignOfLife;
 
 /// Interval for a model with `progress_comments` and no `queue_heartbeat_secs`. Proxies on the way cut
 /// connections that are silent for 30 to 60 s.
@@ -60,7 +61,10 @@ pub async fn wait_for_head<T>(
             }
             () = end.as_mut() => return Ok(HeadWait::Deadline),
             // Boxed: most servers answer before a comment is due.
-            () = heartbeat.due() => Box::pin(send_comment(downstream, ctx, WORKING, deadline)).await?,
+            () = heartbeat.due() => {
+                let sign = SignOfLife::Comment(Bytes::from_static(WORKING));
+                Box::pin(send_sign(downstream, ctx, sign, deadline)).await?;
+            }
         }
     }
 }

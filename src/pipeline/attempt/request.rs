@@ -12,6 +12,7 @@ use infergate_core::model::{Payload, Task};
 use infergate_core::routing::PathOwner;
 use infergate_core::trace_context::TRACEPARENT;
 
+use super::chat_form;
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::task::PreparedRequest;
 use crate::plugin::TaskSession;
@@ -133,7 +134,10 @@ impl ModelRequest {
         task: Option<TaskSession>,
     ) -> ResponseTransformer {
         let (spec, call) = (&model.spec, &self.prepared.call);
-        let decoder = model.backend.decoder(call, spec.task);
+        let mut decoder = model.backend.decoder(call, spec.task);
+        if chat_form::is_completion(&spec.chat, call, &self.encoded) {
+            decoder = decoder.with_chat_form(call);
+        }
         decoder.for_model(spec, task).with_model_name(call, spec)
     }
 }
@@ -147,6 +151,10 @@ fn encode(
     let encoded = model
         .backend
         .encode(&prepared.call, model.spec.task, name)?;
+    let encoded = match model.spec.chat.is_plain() {
+        true => encoded,
+        false => chat_form::apply(&model.spec.chat, encoded)?,
+    };
     Ok(match &prepared.path {
         Some(path) => UpstreamRequest {
             path: path.clone().into(),

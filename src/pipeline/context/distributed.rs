@@ -2,7 +2,7 @@
 //!
 //! Each costs a branch when no collector is configured.
 
-use infergate_core::api::Operation;
+use infergate_core::api::{ApiDialect, Operation};
 use infergate_core::model::Task;
 use infergate_core::trace_context::TraceId;
 
@@ -51,6 +51,16 @@ impl RequestContext {
     /// Sets the operation, which names the request in traces.
     pub fn set_operation(&mut self, operation: Operation) {
         self.is_completion = matches!(operation, Operation::Completions);
+    }
+
+    /// Returns whether a stream to the client is made of chunks of a chat completion.
+    pub fn takes_chat_chunks(&self) -> bool {
+        self.dialect == ApiDialect::OpenAi && !self.is_completion && self.operation_name() == "chat"
+    }
+
+    /// Present moment on the wall, seconds since 1970.
+    pub fn wall_secs(&self) -> i64 {
+        self.shared.clock.wall().unix_timestamp()
     }
 
     /// `gen_ai.operation.name`: a name of the conventions, or the task's.

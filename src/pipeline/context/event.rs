@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use crate::pipeline::billing::OwedCharge;
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::origin::{EventOwner, Origin};
 use crate::telemetry::event::EventFlags;
@@ -20,15 +21,20 @@ use crate::trace::{QuotaHold, RequestTimes, TraceSummary};
 const EVENT_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl RequestContext {
-    /// Ends the request and returns its event, for a caller that owns it; none of other origins, and none
-    /// where another node answered.
-    pub fn take_event(&mut self) -> Option<InferenceEvent> {
+    /// Ends the request and returns its event, with what its account owes once that is written, for a caller that owns
+    /// it. None of other origins, and none where another node answered.
+    pub fn take_event(&mut self) -> Option<(InferenceEvent, Option<OwedCharge>)> {
         if self.can.event_owner != EventOwner::Caller {
             return None;
         }
         let event = self.end()?;
-        // The node that answered a forwarded job has written it.
-        (!self.is_event_elsewhere()).then_some(event)
+        let owed = self.billing.take_owed();
+        if self.is_event_elsewhere() {
+            // The node that answered a forwarded job has written it.
+            owed.into_iter().for_each(OwedCharge::settle);
+            return None;
+        }
+        Some((event, owed))
     }
 
     /// Ends the request and stores its event, so that the response's last byte may wait for the disk. The
@@ -52,6 +58,11 @@ impl RequestContext {
     /// Ends the request and counts it; returns its event where this node writes it.
     fn complete(&mut self) -> Option<InferenceEvent> {
         let event = self.end()?;
+        // Before its event, so that a reader of the event finds the day's account as it is.
+        self.billing
+            .take_owed()
+            .into_iter()
+            .for_each(OwedCharge::settle);
         if !self.owns_event() {
             return None;
         }
@@ -117,6 +128,8 @@ impl RequestContext {
             path: facts.path.unwrap_or_else(|| Arc::clone(&here.path)),
             local_queue_size: facts.queue_length,
             source_site: source_site.unwrap_or_else(|| Arc::clone(&here.site)),
+            container_id: facts.instance,
+            load_wait_us: times.load_wait_us(),
             flags: EventFlags {
                 streamed: self.is_streaming,
                 external_endpoint: facts.is_external,
@@ -175,6 +188,7 @@ fn summary(
         code: event.error_code,
         streamed: event.flags.streamed,
         queued_us: times.queued_here_us(),
+        load_wait_us: event.load_wait_us,
         first_byte_us: times.first_byte_here_us(),
         neurons: event.neurons,
         quota,

@@ -22,6 +22,8 @@ pub(super) struct EventFacts {
     pub reason: Option<&'static str>,
     /// Endpoint of the latest attempt.
     pub endpoint: Option<Arc<str>>,
+    /// Life of the slot that the endpoint is.
+    pub instance: Option<Arc<str>>,
     /// The endpoint is operated by another party.
     pub is_external: bool,
     /// Requests that waited for the model on arrival.

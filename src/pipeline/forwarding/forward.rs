@@ -25,6 +25,7 @@ use crate::pipeline::error::RequestError;
 use crate::pipeline::forwarding::response::ForwardedResponse;
 use crate::pipeline::forwarding::{ForwardPlan, final_message_grace};
 use crate::pipeline::request::ReceivedRequest;
+use crate::pipeline::respond::SignOfLife;
 use crate::state::Shared;
 use crate::telemetry::ForwardResult;
 use crate::trace::ForwardStepEnd;
@@ -212,7 +213,10 @@ impl ForwardAttempt<'_> {
                 }
                 () = &mut lost_in_queue, if !is_granted => return Ok(Err(silence_error())),
                 () = &mut lost_at_server, if is_granted => return Ok(Err(silence_error())),
-                () = heartbeat.due() => heartbeat.send(shared, downstream, ctx, progress_deadline).await?,
+                () = heartbeat.due() => {
+                    let sign = Some(SignOfLife::queued());
+                    heartbeat.send(shared, downstream, ctx, sign, progress_deadline).await?;
+                }
             }
         }
     }

@@ -111,6 +111,9 @@ impl<D: Downstream> Relay<'_, D> {
         if let Some(model) = self.ctx.substitute_model() {
             head.append("x-infergate-model", model.as_str().as_bytes());
         }
+        if let Some(ms) = self.ctx.load_ms() {
+            head.append(respond::LOAD_MS, ms.to_string().as_bytes());
+        }
         let Some(charge) = self.ctx.charge() else {
             return;
         };

@@ -121,8 +121,8 @@ impl InferenceEvent {
         write_whole(self.local_queue_size.into(), out);
         out.extend_from_slice(b",\"source_site\":");
         push_text(out, &self.source_site);
-        // No endpoint names its container yet.
-        out.extend_from_slice(b",\"container_id\":null,\"flags\":");
+        self.write_load(out);
+        out.extend_from_slice(b",\"flags\":");
         write_flags(self.flags, out);
         out.extend_from_slice(b",\"request_source\":\"");
         out.extend_from_slice(self.request_source.as_bytes());
@@ -138,6 +138,24 @@ impl InferenceEvent {
             Some(id) => drop(write!(out, "\"{id}\"")),
             None => out.extend_from_slice(b"null"),
         }
+    }
+}
+
+impl InferenceEvent {
+    /// Writes the members from `container_id` to `load_wait_ms`.
+    fn write_load(&self, out: &mut Vec<u8>) {
+        if self.container_id.is_none() && self.load_wait_us.is_none() {
+            out.extend_from_slice(
+                b",\"container_id\":null,\"cold_start\":false,\"load_wait_ms\":0",
+            );
+            return;
+        }
+        out.extend_from_slice(b",\"container_id\":");
+        write_string_or_null(self.container_id.as_deref(), out);
+        out.extend_from_slice(b",\"cold_start\":");
+        write_bool(self.load_wait_us.is_some(), out);
+        out.extend_from_slice(b",\"load_wait_ms\":");
+        write_whole(self.load_wait_us.unwrap_or(0) / 1000, out);
     }
 }
 

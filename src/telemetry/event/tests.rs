@@ -51,6 +51,8 @@ const FIELDS: &[&str] = &[
     "local_queue_size",
     "source_site",
     "container_id",
+    "cold_start",
+    "load_wait_ms",
     "flags",
     "request_source",
     "plugins",
@@ -286,7 +288,8 @@ prop_compose! {
     /// Names of an event, and what came of it.
     fn named_event()(
         names in vec(text(), 3),
-        optional in vec(of(text()), 7),
+        optional in vec(of(text()), 8),
+        load_wait_us in any::<Option<u64>>(),
         path in vec(text(), 0..3),
         outcome in prop::sample::select(RequestOutcome::ALL.to_vec()),
         dialect in prop::sample::select(DIALECTS.map(|dialect| dialect.id()).to_vec()),
@@ -303,6 +306,8 @@ prop_compose! {
             asked_model_id: id(4).map(ModelId::from),
             priced_by: optional[5].clone(),
             upstream: optional[6].clone(),
+            container_id: optional[7].clone(),
+            load_wait_us,
             dialect,
             node: names[0].clone(),
             site: names[1].clone(),

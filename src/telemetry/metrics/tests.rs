@@ -369,6 +369,8 @@ fn every_family_of_a_scrape_is_documented() {
             queues: vec![queue],
             is_up: true,
             is_accepting: true,
+            memory_ratio: 0.1,
+            files: ("local", 1),
         }),
         ..node(vec![levels("m", 1)])
     };

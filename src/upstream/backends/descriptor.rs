@@ -60,10 +60,6 @@ pub struct Backend {
     /// Origin of what is posted.
     pub payload: Payload,
     /// Paths it posts to where a task names none, for the reference.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "a test holds docs/backends.md to it")
-    )]
     pub paths: &'static [&'static str],
     /// Checks that a model with this task can serve the call; a refusal says why not.
     pub accepts: fn(&Call, Task) -> Result<(), Refusal>,

@@ -1,6 +1,6 @@
 //! Readings of a gate: numbers for metrics, state for operators, candidates for policies, load for other nodes.
 //!
-//! Nothing is decided or changed here. Each takes the gate's lock for the length of one copy; none visits the
+//! Decides and changes nothing. Each takes the gate's lock for the length of one copy; none visits the
 //! waiters but [`AdmissionGate::state`].
 
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub struct EndpointHealth {
     pub since: Option<Millis>,
     /// The latest failure and when it was.
     pub last_error: Option<(FailureCause, Millis)>,
+    /// State of a slot that is not ready: `cold`, `loading`, `asleep`, `failed` and the like.
+    pub slot: Option<&'static str>,
 }
 
 impl AdmissionGate {
@@ -48,6 +50,7 @@ impl AdmissionGate {
                 ejected_until: inner.ejector.ejected_until(&endpoint.url),
                 since: inner.ejector.since(&endpoint.url),
                 last_error: inner.ejector.last_error(&endpoint.url),
+                slot: inner.slots.word(&endpoint.url),
             })
             .collect();
         (state, health)

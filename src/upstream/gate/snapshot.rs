@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use infergate_core::admission::{AdmissionGauges, AdmissionQueue, EndpointId, EndpointOrder};
+use infergate_core::admission::{
+    AdmissionGauges, AdmissionQueue, EndpointId, EndpointOrder, Readiness,
+};
 use infergate_core::routing::{Ejector, Health};
 
 use crate::upstream::target::Target;
@@ -25,6 +27,8 @@ pub struct AdmissionSnapshot {
     /// Sums over the model: a permit granted at once counts, and so does the request itself when it
     /// waits.
     pub gauges: AdmissionGauges,
+    /// State of a model none of whose slots was ready; none of any other model.
+    pub cold: Option<Box<ColdState>>,
     urls: EndpointUrls,
     entries: [SnapshotEntry; SNAPSHOT_ENDPOINTS_MAX],
     listed: u8,
@@ -38,6 +42,17 @@ struct SnapshotEntry {
     rank: Option<u8>,
     health: Health,
     avoided: bool,
+}
+
+/// State of a model none of whose slots is ready, as a request found it.
+#[derive(Clone, Copy, Debug)]
+pub struct ColdState {
+    /// State of the slot that is nearest to being ready, in a word.
+    pub slot: &'static str,
+    /// Reason for which it is not ready, as the owner of the slots said last; none before it was asked for.
+    pub reason: Option<&'static str>,
+    /// Expectation that the owner of the slots has set.
+    pub readiness: Readiness,
 }
 
 /// Endpoint as a request found it.
@@ -86,6 +101,7 @@ impl GateView<'_> {
         let mut found = AdmissionSnapshot {
             at_us,
             gauges: self.turnstile.gauges(),
+            cold: None,
             urls: Arc::clone(self.urls),
             entries: [NONE; SNAPSHOT_ENDPOINTS_MAX],
             listed: 0,

@@ -5,12 +5,14 @@
 //! ```text
 //! transformer (one response, for the pipeline)   decoder (the trait of the protocols)
 //! passthrough, convert, posted (decoders)        openai (its JSON)   body_kind, model_name, client_error
+//! chat_form (a completion as a chat response)
 //! event_template, event_text (events that are not parsed)
 //! task_transform (the model's task)              stats, output_sample, reported_metrics (what it cost)
 //! ```
 
 mod body_kind;
 mod bounds;
+mod chat_form;
 mod client_error;
 mod convert;
 mod decoder;

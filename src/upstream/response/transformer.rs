@@ -18,6 +18,7 @@ use infergate_core::billing::{Metrics, Usage};
 use infergate_core::model::{ModelInAnswers, ModelSpec, Trust};
 
 use super::body_kind::{BodyKind, EVENT_STREAM, JSON};
+use super::chat_form::ChatFormDecoder;
 use super::client_error::is_error_body;
 use super::decoder::{
     Body, BodyMode, DecoderContext, DecoderHead, PushOutput, ResponseDecoder, expects_events,
@@ -92,6 +93,17 @@ impl ResponseTransformer {
             translator,
             neurons: None,
             metrics: Vec::new(),
+        }
+    }
+
+    /// The same response, of a server that is asked for a completion in place of a chat.
+    pub fn with_chat_form(mut self, call: &Call) -> ResponseTransformer {
+        if let BodyMode::Json { is_unchanged } = &mut self.body.mode {
+            *is_unchanged = false;
+        }
+        ResponseTransformer {
+            decoder: ChatFormDecoder::before(self.decoder, expects_events(call)),
+            ..self
         }
     }
 

@@ -8,8 +8,10 @@ mod client;
 mod cluster;
 mod collector;
 mod component;
+pub mod gpu_host;
 mod handled;
 mod node;
+mod nvml;
 mod old_node;
 mod ports;
 mod tls;
@@ -26,6 +28,7 @@ pub use collector::{CollectedSpan, Collector, SpanTree, attribute_number, attrib
 pub use component::{flat_price, refusing_settings, slow_to_compile, trapping_price};
 pub use handled::{HandledServer, Reaction};
 pub use node::{A_WHILE, Node, PendingPost, accounts, endpoint, model, model_of, one_model};
+pub use nvml::NvmlDouble;
 pub use old_node::OldNode;
 pub use ports::free_address;
 pub use tls::{Authority, Certificate, TlsFront, over_tls};

@@ -14,6 +14,8 @@ use super::{TestClient, TestResponse, chat, eventually, free_address};
 pub struct Node {
     child: Child,
     dir: TempDir,
+    /// Variables that its process has beside those of the test.
+    environment: Vec<(String, String)>,
     /// Address at which clients connect.
     pub clients: SocketAddr,
     /// The admin listener.
@@ -25,8 +27,13 @@ impl Node {
     /// `rest` names no accounts, anonymous access. A first line `  peers: …` or `  callbacks: …` goes to
     /// the listeners.
     pub async fn start(rest: &str) -> Node {
+        Node::start_in(rest, &[]).await
+    }
+
+    /// The same, with variables in its environment.
+    pub async fn start_in(rest: &str, environment: &[(String, String)]) -> Node {
         for _ in 0..5 {
-            if let Some(node) = Node::try_start(rest).await {
+            if let Some(node) = Node::try_start(rest, environment).await {
                 return node;
             }
         }
@@ -40,21 +47,23 @@ impl Node {
         let config = config_text(clients, admin, &dir, rest);
         std::fs::write(dir.path().join("infergate.yaml"), config).unwrap();
         Node {
-            child: spawn_with(dir.path(), stderr),
+            child: spawn_with(dir.path(), stderr, &[]),
             dir,
+            environment: Vec::new(),
             clients,
             admin,
         }
     }
 
-    async fn try_start(rest: &str) -> Option<Node> {
+    async fn try_start(rest: &str, environment: &[(String, String)]) -> Option<Node> {
         let dir = tempfile::tempdir().unwrap();
         let (clients, admin) = (free_address(), free_address());
         let config = config_text(clients, admin, &dir, rest);
         std::fs::write(dir.path().join("infergate.yaml"), config).unwrap();
         let mut node = Node {
-            child: spawn(dir.path()),
+            child: spawn(dir.path(), environment),
             dir,
+            environment: environment.to_vec(),
             clients,
             admin,
         };
@@ -64,7 +73,7 @@ impl Node {
     /// Starts it again as it was; its process has ended.
     pub async fn start_again(&mut self) {
         assert!(!self.is_running(), "it has ended");
-        self.child = spawn(self.dir.path());
+        self.child = spawn(self.dir.path(), &self.environment);
         assert!(self.is_up().await, "its ports were its own a moment ago");
     }
 
@@ -352,15 +361,16 @@ pub fn accounts(more_for_a: &str) -> String {
     )
 }
 
-fn spawn(dir: &Path) -> Child {
+fn spawn(dir: &Path, environment: &[(String, String)]) -> Child {
     let log = std::fs::File::create(dir.join("log")).unwrap();
-    spawn_with(dir, log.into())
+    spawn_with(dir, log.into(), environment)
 }
 
-fn spawn_with(dir: &Path, stderr: Stdio) -> Child {
+fn spawn_with(dir: &Path, stderr: Stdio, environment: &[(String, String)]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_infergate"))
         .args(["serve", "--config"])
         .arg(dir.join("infergate.yaml"))
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(stderr)
@@ -381,7 +391,9 @@ fn config_text(clients: SocketAddr, admin: SocketAddr, dir: &TempDir, rest: &str
         _ => ("", rest),
     };
     let events = dir.path().join("events.jsonl");
-    let events = match rest.contains("events:") {
+    // A key of its own at the top, and not one of `gpu`.
+    let names_events = rest.lines().any(|line| line.starts_with("events:"));
+    let events = match names_events {
         true => String::new(),
         false => format!("events: {{ file: {{ path: \"{}\" }} }}\n", events.display()),
     };

@@ -7,7 +7,7 @@ use infergate_core::Millis;
 use infergate_core::job::{
     CanceledBy, DeployableKey, EndReason, HeartbeatReply, HeldJobs, JobChange, JobId, JobTable,
     NewJob, Release, ReleaseCause, RunEnd, StoreTime, SubmitResult, TakeRequest, TakenJob,
-    WorkerId, WorkerLeases, WriteResult,
+    WorkerId, WorkerLeases, WriteResult, judge_write,
 };
 use infergate_core::model::FairBy;
 
@@ -168,8 +168,8 @@ impl SimJobStore {
         let (writer, epoch) = self.as_compared(worker, &end.id, end.epoch);
         let compared = RunEnd { epoch, ..end };
         let result = self.table.finish(&writer, &compared, now);
-        self.collect(Some(sent.clone()));
-        let result = self.known_end(result, &end.id, sent);
+        self.collect(Some(sent));
+        let result = self.judge_ended(result, &compared, &writer);
         StoreReply::Written(end.id, end.epoch, result)
     }
 
@@ -198,13 +198,14 @@ impl SimJobStore {
         }
     }
 
-    /// Recognizes the repeat of an end that only the rows remember.
-    fn known_end(&self, result: WriteResult, id: &JobId, sent: (WorkerId, u32)) -> WriteResult {
-        let end = self.kept.ended.get(id);
-        let is_known = end.is_some_and(|end| end.outcome.by_worker && end.sent == Some(sent));
-        match result {
-            WriteResult::Stale if is_known => WriteResult::Already,
-            result => result,
+    /// Judges a write to a job that the table does not know any more by its row, as every store does.
+    fn judge_ended(&self, result: WriteResult, end: &RunEnd, writer: &WorkerId) -> WriteResult {
+        let kept = self.kept.ended.get(&end.id);
+        match (result, kept) {
+            (WriteResult::Stale, Some(kept)) if self.table.job(&end.id).is_none() => {
+                judge_write(kept.outcome.position(), writer, end.epoch)
+            }
+            _ => result,
         }
     }
 

@@ -367,7 +367,7 @@ impl SimJobWorker {
         // What began after the heartbeat was sent is none of those that it is about.
         self.runs
             .retain(|(id, _), run| run.began > sent || !reply.lost.contains(id));
-        for id in reply.canceled {
+        for (id, _) in reply.canceled {
             let mut runs = self.runs.keys().filter(|(job, _)| *job == id);
             let Some(key) = runs.next().copied() else {
                 continue;

@@ -155,6 +155,7 @@ impl AdmissionQueue {
             self.classes.activate(now);
         }
         self.classes.record_grant(class, now);
+        self.counts.record_grant();
         let permit = match self.classes.is_active() {
             true => self.issue_charged(endpoint, class, now),
             false => self.permits.issue(endpoint, class, Millis::ZERO, now),

@@ -6,6 +6,7 @@ use hashbrown::HashMap;
 
 use super::{AdmissionQueue, is_outside};
 use crate::admission::permit_class::PermitClass;
+use crate::admission::permit_request::QueueTicket;
 use crate::admission::state::{AdmissionGauges, AdmissionState};
 use crate::{AccountId, Millis};
 
@@ -22,6 +23,16 @@ impl AdmissionQueue {
             endpoints: totals.configured,
             usable_endpoints: totals.usable,
         }
+    }
+
+    /// Returns the number of live requests that wait and joined before this one; visits all that wait. None once it
+    /// waits no more.
+    pub fn joined_before(&self, ticket: QueueTicket) -> Option<usize> {
+        self.waiters.find(ticket.0)?;
+        let waiters = self.waiters.iter();
+        let live = waiters.filter(|(_, waiter)| waiter.request.class == PermitClass::Live);
+        let before = live.filter(|&(place, _)| self.waiters.key(place) < ticket.0);
+        Some(before.count())
     }
 
     /// Returns the state for `GET /state`. Visits every waiter: for operators, not for requests.

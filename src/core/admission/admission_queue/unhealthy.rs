@@ -70,6 +70,10 @@ impl AdmissionQueue {
     /// Refuses live requests that have waited long enough for an endpoint to recover. To be called about
     /// once a second; it visits every waiter while no endpoint is usable or all keep failing.
     pub fn expire_unhealthy(&mut self, now: Millis, wakes: &mut WaiterUpdates) {
+        if self.is_cold() {
+            // A load is no failure: these wait for it up to their deadline.
+            return;
+        }
         let wait = self.unhealthy_wait;
         let is_over = |since: Millis| now.since(since) >= wait;
         if !self.unusable_since.is_some_and(is_over) && !self.failing_since.is_some_and(is_over) {

@@ -28,8 +28,10 @@ pub(super) struct LaneKey {
 /// Deliveries of a lane.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    /// By due moment, then by arrival.
+    /// Ends by due moment, then by arrival.
     pub waiting: BTreeSet<(Millis, u64, DeliveryId)>,
+    /// Notices by arrival, all of them due.
+    pub notices: BTreeSet<(u64, DeliveryId)>,
     pub in_flight: usize,
     /// Number of the latest start.
     pub turn: u64,
@@ -47,6 +49,29 @@ enum LanePlace {
     Ready,
     /// In `parked` of its account.
     Parked,
+}
+
+impl Lane {
+    /// Moment from which one may start.
+    fn next_due(&self) -> Option<Millis> {
+        match self.notices.is_empty() {
+            true => self.waiting.first().map(|(due, ..)| *due),
+            false => Some(Millis::ZERO),
+        }
+    }
+
+    /// Takes the first that may start: an end before every notice.
+    pub fn take_due(&mut self, now: Millis) -> Option<DeliveryId> {
+        let is_end = self.waiting.first().is_some_and(|(due, ..)| *due <= now);
+        match is_end {
+            true => self.waiting.pop_first().map(|(.., id)| id),
+            false => self.notices.pop_first().map(|(_, id)| id),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.in_flight == 0 && self.waiting.is_empty() && self.notices.is_empty()
+    }
 }
 
 /// Receiver with its record.
@@ -134,7 +159,7 @@ impl Receivers {
     /// Forgets a lane without deliveries, and its receiver and account where it was their last.
     pub(super) fn close_lane(&mut self, key: LaneKey) {
         let lane = &self.lanes[&key];
-        if lane.in_flight > 0 || !lane.waiting.is_empty() {
+        if !lane.is_empty() {
             return;
         }
         self.unplace_lane(key);
@@ -149,7 +174,7 @@ impl Receivers {
             }
         }
         let load = &self.accounts[&key.account];
-        if load.in_flight == 0 && load.waiting.is_empty() {
+        if load.in_flight == 0 && load.notices == 0 && load.waiting.is_empty() {
             self.account_numbers.remove(&load.name);
             self.accounts.remove(&key.account);
             self.roomy.remove(&key.account);
@@ -161,7 +186,7 @@ impl Receivers {
         self.unplace_lane(key);
         let lane = &self.lanes[&key];
         let turn = lane.turn;
-        let due = lane.waiting.first().map(|(due, ..)| *due);
+        let due = lane.next_due();
         let has_room = lane.in_flight < self.limits.in_flight_max_per_lane;
         let place = match due.filter(|_| has_room) {
             None => LanePlace::Nowhere,

@@ -6,12 +6,15 @@ use hashbrown::HashMap;
 
 use super::JobTable;
 use crate::job::estimator::HoldEstimator;
-use crate::job::id::DeployableKey;
+use crate::job::id::{DeployableKey, JobId};
 use crate::job::record::JobDefinition;
 use crate::job::schedule::{FlowCost, JobClass, Schedule};
 use crate::job::store_time::StoreTime;
 use crate::model::FairBy;
 use crate::{AccountId, Millis};
+
+/// Time after which a deployable without jobs is forgotten, with its flows and what its jobs are expected to take.
+const IDLE_KEPT: Millis = Millis::from_secs(3600);
 
 /// Queue of a deployable.
 #[derive(Debug, Default)]
@@ -26,10 +29,27 @@ pub(super) struct Deployable {
     /// Jobs accepted and ended since the table was made.
     pub accepted: u64,
     pub finished: u64,
+    /// Moment of the latest submit, also of one that found no room.
+    pub last_submit: Option<StoreTime>,
     pub is_paused: bool,
+    /// First look that found it without jobs, with what it had accepted and ended by then.
+    idle: Option<(StoreTime, u64, u64)>,
 }
 
 impl Deployable {
+    /// Returns whether the deployable has had no job since a look [`IDLE_KEPT`] ago.
+    fn is_forgettable(&mut self, now: StoreTime) -> bool {
+        if self.queued > 0 || self.running > 0 || self.is_paused {
+            self.idle = None;
+            return false;
+        }
+        let (accepted, finished) = (self.accepted, self.finished);
+        let is_same = |idle: &(StoreTime, u64, u64)| (idle.1, idle.2) == (accepted, finished);
+        let idle = self.idle.filter(is_same);
+        let (since, ..) = *self.idle.insert(idle.unwrap_or((now, accepted, finished)));
+        now.since(since) >= IDLE_KEPT
+    }
+
     /// Expected cost of a job to its flow.
     pub fn cost_of(&self, job: &JobDefinition) -> FlowCost {
         cost(&self.holds, Some(job))
@@ -81,6 +101,9 @@ pub struct DeployableState {
     pub accepted: u64,
     /// Jobs ended since the store was opened.
     pub finished: u64,
+    /// Moment of the latest submit, also of one that found no room; none where that was before the store was opened and
+    /// its job has ended.
+    pub last_submit: Option<StoreTime>,
     /// Expected permit time of a job.
     pub expected_hold: Millis,
     /// No job is taken.
@@ -114,6 +137,21 @@ impl JobTable {
         self.deployables.entry(key.clone()).or_default().is_paused = is_paused;
     }
 
+    /// Forgets deployables that have been without jobs for an hour and are not paused. Visits every deployable.
+    pub fn forget_idle(&mut self, now: StoreTime) {
+        self.deployables
+            .retain(|_, deployable| !deployable.is_forgettable(now));
+    }
+
+    /// Returns the place of a job among those of its deployable that may be taken, from 1 on; none of a job that does not
+    /// wait there.
+    pub fn position(&self, job: &JobId) -> Option<usize> {
+        let job = self.jobs.get(job)?;
+        let (definition, place) = (&job.definition, job.place.as_ref()?);
+        let deployable = self.deployables.get(&definition.deployable)?;
+        deployable.schedule.position(&definition.flow, place)
+    }
+
     /// Returns the counts of every deployable, sorted by key.
     pub fn deployables(&self) -> Vec<DeployableState> {
         let state = |(key, found): (&DeployableKey, &Deployable)| DeployableState {
@@ -123,6 +161,7 @@ impl JobTable {
             running: found.running,
             accepted: found.accepted,
             finished: found.finished,
+            last_submit: found.last_submit,
             expected_hold: found.holds.expected(),
             is_paused: found.is_paused,
         };

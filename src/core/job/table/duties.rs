@@ -48,7 +48,7 @@ impl JobTable {
             return;
         };
         let was_started = job.progress.started.is_some();
-        let end = job.definition.limits.next_end(job.progress.started);
+        let end = job.definition.limits.next_end(job.progress.timed_from());
         let reason = match job.definition.swept_at(&job.progress) <= now {
             true => end.reason,
             false if !was_started && job.definition.start_until <= now => EndReason::NeverStarted,

@@ -19,6 +19,7 @@ impl JobTable {
             .deployables
             .entry(definition.deployable.clone())
             .or_default();
+        deployable.last_submit = deployable.last_submit.max(Some(definition.created));
         match owner {
             Some(_) => deployable.running += 1,
             None => deployable.count_queued(&definition.account),

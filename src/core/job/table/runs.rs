@@ -13,6 +13,9 @@ use crate::job::schedule::{FlowCost, JobClass};
 use crate::job::states::{EndReason, JobOwner, JobPosition, JobState, WriteResult, judge_write};
 use crate::job::store_time::StoreTime;
 
+/// Jobs whose time is over that one take ends. The others are the duty's, which has its own bound.
+pub(super) const EXPIRED_PER_TAKE_MAX: usize = 32;
+
 /// Request of a worker for jobs of one deployable.
 #[derive(Clone, Debug)]
 pub struct TakeRequest {
@@ -68,16 +71,17 @@ pub struct Release {
 }
 
 impl JobTable {
-    /// Takes queued jobs for a worker that has a permit for each. Jobs whose time is over end here instead.
+    /// Takes queued jobs for a worker that has a permit for each. Jobs whose time is over end here instead, a bounded
+    /// number of them: behind more of those it finds none, until a duty has ended them.
     pub fn take(
         &mut self,
         worker: &WorkerId,
         request: &TakeRequest,
         now: StoreTime,
     ) -> Vec<TakenJob> {
-        let mut taken = Vec::new();
+        let (mut taken, mut expired) = (Vec::new(), 0);
         let order = JobClass::order(request.turn);
-        while taken.len() < request.count {
+        while taken.len() < request.count && expired < EXPIRED_PER_TAKE_MAX {
             let Some((class, flow, id)) = self.pop(request, order) else {
                 break;
             };
@@ -85,10 +89,11 @@ impl JobTable {
                 continue;
             };
             job.place = None;
-            let end = job.definition.limits.next_end(job.progress.started);
+            let end = job.definition.limits.next_end(job.progress.timed_from());
             let is_stale = job.progress.started.is_none() && job.definition.start_until <= now;
             if end.at <= now || is_stale {
                 let definition = Arc::clone(&job.definition);
+                expired += 1;
                 self.end_by_time(&id, now);
                 self.uncharge(class, &definition);
                 continue;
@@ -155,7 +160,7 @@ impl JobTable {
             worker: worker.clone(),
             epoch: progress.epoch,
         });
-        let end = definition.limits.next_end(progress.started);
+        let end = definition.limits.next_end(progress.timed_from());
         self.ends.remove(&(before, *id));
         self.ends.remove(&(definition.start_until, *id));
         self.ends.insert((definition.swept_at(progress), *id));
@@ -241,11 +246,16 @@ impl JobTable {
         };
         self.ends
             .remove(&(job.definition.swept_at(&job.progress), *id));
+        let due = (now + delay).max(not_before.unwrap_or_default());
+        if cause == ReleaseCause::QuotaWait {
+            // Neither the run so far nor the wait is the model's time.
+            let since = job.progress.taken.unwrap_or(now);
+            job.progress.rested_ms += due.since(since).0;
+        }
         job.progress.owner = None;
         job.progress.taken = None;
         self.ends
             .insert((job.definition.swept_at(&job.progress), *id));
-        let due = (now + delay).max(not_before.unwrap_or_default());
         job.progress.due = (due > now).then_some(due);
         let definition = Arc::clone(&job.definition);
         if let Some(deployable) = self.deployables.get_mut(&definition.deployable) {

@@ -77,6 +77,7 @@ impl JobTable {
             .deployables
             .entry(definition.deployable.clone())
             .or_default();
+        deployable.last_submit = Some(now);
         let own = deployable.by_account.get(&definition.account).copied();
         if deployable.queued >= limits.queue_max || own.unwrap_or(0) >= limits.queue_max_per_account
         {

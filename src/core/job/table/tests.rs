@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::runs::EXPIRED_PER_TAKE_MAX;
 use super::*;
 use crate::Millis;
 use crate::job::deadline::JobLimits;
@@ -17,11 +18,11 @@ const LIMITS: QueueLimits = QueueLimits {
     bytes_max: 1_000_000,
 };
 
-fn id(n: u64) -> JobId {
+pub(super) fn id(n: u64) -> JobId {
     JobId::from_random(None, u128::from(n).to_be_bytes())
 }
 
-fn definition(n: u64, account: &str, now: StoreTime) -> JobDefinition {
+pub(super) fn definition(n: u64, account: &str, now: StoreTime) -> JobDefinition {
     JobDefinition {
         id: id(n),
         kind: JobKind::Prediction,
@@ -46,7 +47,7 @@ fn definition(n: u64, account: &str, now: StoreTime) -> JobDefinition {
     }
 }
 
-fn new_job(definition: JobDefinition) -> NewJob {
+pub(super) fn new_job(definition: JobDefinition) -> NewJob {
     NewJob {
         definition,
         flows: FlowMode::Account,
@@ -54,12 +55,17 @@ fn new_job(definition: JobDefinition) -> NewJob {
     }
 }
 
-fn submit(table: &mut JobTable, n: u64, account: &str, now: StoreTime) {
+pub(super) fn submit(table: &mut JobTable, n: u64, account: &str, now: StoreTime) {
     let job = new_job(definition(n, account, now));
     assert_eq!(table.submit(job, now), SubmitResult::Created);
 }
 
-fn take(table: &mut JobTable, worker: &WorkerId, count: usize, now: StoreTime) -> Vec<TakenJob> {
+pub(super) fn take(
+    table: &mut JobTable,
+    worker: &WorkerId,
+    count: usize,
+    now: StoreTime,
+) -> Vec<TakenJob> {
     let request = TakeRequest {
         deployable: "vp-a".into(),
         count,
@@ -69,7 +75,7 @@ fn take(table: &mut JobTable, worker: &WorkerId, count: usize, now: StoreTime) -
     table.take(worker, &request, now)
 }
 
-fn success(taken: &TakenJob) -> RunEnd {
+pub(super) fn success(taken: &TakenJob) -> RunEnd {
     RunEnd {
         id: taken.definition.id,
         epoch: taken.progress.epoch,
@@ -78,7 +84,7 @@ fn success(taken: &TakenJob) -> RunEnd {
     }
 }
 
-fn ends(table: &mut JobTable) -> Vec<(JobId, JobState, Option<EndReason>)> {
+pub(super) fn ends(table: &mut JobTable) -> Vec<(JobId, JobState, Option<EndReason>)> {
     let changes = table.take_changes();
     let ended = changes.into_iter().filter_map(|change| match change {
         JobChange::Ended(end) => Some((end.definition.id, end.state, end.reason)),
@@ -87,7 +93,7 @@ fn ends(table: &mut JobTable) -> Vec<(JobId, JobState, Option<EndReason>)> {
     ended.collect()
 }
 
-const T0: StoreTime = StoreTime(1_000_000);
+pub(super) const T0: StoreTime = StoreTime(1_000_000);
 
 #[test]
 fn a_job_ends_once_and_the_repeat_of_its_end_is_known() {
@@ -153,7 +159,7 @@ fn a_queued_job_is_canceled_at_once_and_a_running_one_by_its_worker_or_after_the
         jobs: taken.iter().map(|job| job.definition.id).collect(),
         oldest_take: None,
     };
-    assert_eq!(table.heartbeat(&worker, &held, T0).canceled, [first]);
+    assert_eq!(table.heartbeat(&worker, &held, T0).canceled, [(first, by)]);
     assert_eq!(table.expire(10, T0 + Millis(999)), 0);
     assert_eq!(table.expire(10, T0 + Millis(1000)), 1);
     let reason = Some(EndReason::CanceledByUser);
@@ -508,4 +514,102 @@ fn a_preference_saves_exchanges_and_lets_no_flow_run_away() {
     }
     let (_, unbounded) = run_with_affinity(1, 400, u32::MAX);
     assert!(unbounded > 20_000, "{unbounded} ms");
+}
+
+#[test]
+fn a_wait_for_the_quota_is_no_time_of_the_run() {
+    let (mut table, worker) = (JobTable::default(), WorkerId::new("w", 1));
+    let start = StoreTime(1_000_000);
+    submit(&mut table, 1, "a", start);
+    let request = TakeRequest {
+        deployable: "vp-a".into(),
+        count: 1,
+        turn: 1,
+        preferred_flow: None,
+    };
+    let first = table.take(&worker, &request, start).remove(0);
+    assert_eq!(first.time_left, Millis(10_000));
+    let until = start + Millis(50_000);
+    let release = |epoch, cause, not_before| Release {
+        id: id(1),
+        epoch,
+        cause,
+        not_before,
+    };
+    let waits = release(1, ReleaseCause::QuotaWait, Some(until));
+    assert_eq!(
+        table.release(&worker, &waits, start + Millis(5)),
+        WriteResult::Done
+    );
+    assert!(
+        table
+            .take(&worker, &request, start + Millis(49_999))
+            .is_empty()
+    );
+    assert_eq!(table.release_due(10, until), 1);
+    let again = table.take(&worker, &request, until).remove(0);
+    assert_eq!(again.time_left, Millis(10_000));
+    assert_eq!(
+        again.progress.started,
+        Some(start),
+        "the status does not go back"
+    );
+    let lost = release(2, ReleaseCause::ServerLost, None);
+    assert_eq!(
+        table.release(&worker, &lost, until + Millis(4_000)),
+        WriteResult::Done
+    );
+    let third = table
+        .take(&worker, &request, until + Millis(4_000))
+        .remove(0);
+    assert_eq!(third.time_left, Millis(6_000), "other waits are");
+}
+
+#[test]
+fn a_take_ends_a_bounded_number_of_jobs_whose_time_is_over() {
+    let (mut table, worker) = (JobTable::new(), WorkerId::new("a", 1));
+    let late = T0 + Millis(5000);
+    for n in 0..49 {
+        let mut job = definition(n, "acme", T0);
+        job.limits.deadline = Some(late);
+        assert_eq!(table.submit(new_job(job), T0), SubmitResult::Created);
+    }
+    submit(&mut table, 49, "acme", late);
+    assert!(take(&mut table, &worker, 1, late).is_empty());
+    assert_eq!(ends(&mut table).len(), EXPIRED_PER_TAKE_MAX);
+    table.check();
+    assert_eq!(table.expire(100, late), 49 - EXPIRED_PER_TAKE_MAX);
+    let next = take(&mut table, &worker, 1, late).remove(0);
+    assert_eq!(next.definition.id, id(49));
+    table.check();
+}
+
+#[test]
+fn a_deployable_without_jobs_is_forgotten_after_an_hour_unless_it_is_paused() {
+    let (mut table, worker) = (JobTable::new(), WorkerId::new("a", 1));
+    let hour = Millis::from_secs(3600);
+    table.set_paused(&"vp-paused".into(), true);
+    let run = |table: &mut JobTable, n, at| {
+        submit(table, n, "acme", at);
+        table.forget_idle(at);
+        let taken = take(table, &worker, 1, at).remove(0);
+        assert_eq!(
+            table.finish(&worker, &success(&taken), at),
+            WriteResult::Done
+        );
+        table.forget_idle(at);
+    };
+    run(&mut table, 1, T0);
+    // Between two looks it had a job.
+    let later = T0 + Millis::from_secs(1800);
+    submit(&mut table, 2, "acme", later);
+    table.cancel(&id(2), CanceledBy::User, later);
+    table.forget_idle(T0 + hour);
+    assert_eq!(table.deployables().len(), 2);
+    table.forget_idle(T0 + hour + hour);
+    let left = table.deployables();
+    assert_eq!(left.len(), 1);
+    assert!(left[0].is_paused);
+    run(&mut table, 3, T0 + hour + hour);
+    table.check();
 }

@@ -5,6 +5,7 @@
 use super::JobTable;
 use crate::job::id::{JobId, WorkerId};
 use crate::job::retry::ReleaseCause;
+use crate::job::states::CanceledBy;
 use crate::job::store_time::StoreTime;
 
 /// Jobs that a worker holds, and which takes of it have no reply yet.
@@ -23,8 +24,8 @@ pub struct HeartbeatReply {
     pub is_known: bool,
     /// Jobs of the worker that it does not hold: the reply of their take was lost. They are queued again.
     pub orphans: Vec<JobId>,
-    /// Jobs that it holds and that are to be canceled.
-    pub canceled: Vec<JobId>,
+    /// Jobs that it holds and that are to be canceled, each with the origin of that.
+    pub canceled: Vec<(JobId, CanceledBy)>,
     /// Jobs that it holds and that are not its own any more.
     pub lost: Vec<JobId>,
 }
@@ -44,8 +45,8 @@ impl JobTable {
                 false => reply.lost.push(*id),
                 true => {
                     let job = self.jobs.get(id);
-                    let is_canceled = job.is_some_and(|job| job.progress.cancel.is_some());
-                    reply.canceled.extend(is_canceled.then_some(*id));
+                    let cancel = job.and_then(|job| job.progress.cancel);
+                    reply.canceled.extend(cancel.map(|cancel| (*id, cancel.by)));
                 }
             }
         }

@@ -349,7 +349,15 @@ proptest! {
         for (id, (receiver, account, choice)) in steps.into_iter().enumerate() {
             let (id, receiver, account) = (id as u64, receiver % 5, account % 4);
             now += u64::from(choice) * 10;
-            match s.add(id, &format!("r{receiver}"), &format!("x{account}"), now + u64::from(choice)) {
+            let (name, owner) = (Arc::from(format!("r{receiver}")), format!("x{account}"));
+            let is_notice = choice % 3 == 0;
+            if is_notice && s.0.add_notice(DeliveryId(id), &name, &owner.as_str().into()) {
+                lanes.insert(id, (receiver, account));
+            }
+            let due = now + u64::from(choice);
+            match is_notice {
+                true => {}
+                false => match s.add(id, &name, &owner, due) {
                 DeliveryAdmission::Waiting => { lanes.insert(id, (receiver, account)); }
                 DeliveryAdmission::Displaced(old) => {
                     lanes.insert(id, (receiver, account));
@@ -358,6 +366,7 @@ proptest! {
                 }
                 DeliveryAdmission::Full => {}
                 DeliveryAdmission::Known => prop_assert!(false),
+                },
             }
             for id in s.start_all(now) {
                 prop_assert!(lanes.contains_key(&id) && in_flight.insert(id));
@@ -400,4 +409,91 @@ proptest! {
         prop_assert!(s.0.lanes.is_empty() && s.0.accounts.is_empty() && s.0.parked.is_empty());
         prop_assert!(s.0.account_numbers.is_empty() && s.0.receiver_numbers.is_empty());
     }
+}
+
+impl Schedule {
+    fn add_notices(&mut self, ids: std::ops::Range<u64>, receiver: &str, account: &str) {
+        let receiver = Arc::from(receiver);
+        for id in ids {
+            let id = DeliveryId(id);
+            assert!(self.0.add_notice(id, &receiver, &account.into()));
+        }
+    }
+}
+
+#[test]
+fn notices_and_ends_of_a_lane_share_its_bound_and_ends_go_first() {
+    let mut s = schedule();
+    s.add_notices(0..10, "a", "x");
+    assert_eq!(s.start_all(0), [0, 1, 2, 3]);
+    s.add_many(20..22, "a", "x");
+    assert_eq!(s.start_all(5), [0_u64; 0]);
+    for id in 0..3 {
+        assert!(s.0.remove(DeliveryId(id)));
+    }
+    assert_eq!(s.start_all(6), [20, 21, 4]);
+    // An end whose next attempt is later lets notices go.
+    s.fail(20, 6, 1000);
+    s.accept(21, 6);
+    assert_eq!(s.start_all(6), [5, 6]);
+    assert_eq!(s.0.next_due(), None, "the lane is full");
+    for id in 3..10 {
+        assert!(s.0.remove(DeliveryId(id)));
+    }
+    assert_eq!(s.0.next_due(), Some(Millis(1000)));
+    assert_eq!(s.start_all(1000), [20]);
+    s.accept(20, 1000);
+    assert_eq!(s.0.status(), ReceiversStatus::default());
+}
+
+#[test]
+fn notices_of_a_hanging_receiver_delay_no_other_and_displace_no_end() {
+    let limits = ReceiverLimits {
+        pending_max_per_account: 2,
+        ..ReceiverLimits::default()
+    };
+    let mut s = Schedule::new(limits);
+    s.add_notices(0..256, "hangs", "x");
+    assert_eq!(s.start_all(0).len(), 4);
+    s.add_notices(300..301, "hangs", "y");
+    s.add_notices(301..302, "lives", "x");
+    assert_eq!(s.start_all(0), [300, 301]);
+    s.add_many(400..402, "lives", "x");
+    assert_eq!(s.start_all(0), [400, 401]);
+    let displaced = s.add(402, "lives", "x", 0);
+    assert_eq!(displaced, DeliveryAdmission::Displaced(DeliveryId(402)));
+}
+
+#[test]
+fn a_failing_receiver_gets_no_notices() {
+    let mut s = failing();
+    let receiver = Arc::from("a");
+    assert!(!s.0.add_notice(DeliveryId(100), &receiver, &"x".into()));
+    let mut s = schedule();
+    s.add_many(0..5, "a", "x");
+    for id in 0..4 {
+        s.start_all(0);
+        s.fail(id, 0, 10_000);
+    }
+    s.start_all(0);
+    s.add_notices(100..101, "a", "y");
+    assert_eq!(s.start_all(0), [100]);
+    assert!(!s.0.is_probe(DeliveryId(100)));
+    s.add_notices(101..102, "a", "z");
+    s.fail(4, 0, 10_000);
+    assert!(s.0.remove(DeliveryId(100)));
+    // One that waited before is known by being a probe.
+    assert_eq!(s.start_all(5000), [101]);
+    assert!(s.0.is_probe(DeliveryId(101)));
+}
+
+#[test]
+fn a_lower_bound_displaces_the_oldest_that_wait() {
+    let mut s = schedule();
+    s.add_many(0..10, "a", "x");
+    s.add_many(10..12, "a", "y");
+    s.start_all(0);
+    let displaced = s.0.set_pending_max_per_account(6);
+    assert_eq!(displaced, [4, 5, 6, 7].map(DeliveryId));
+    assert_eq!(s.0.set_pending_max_per_account(6), []);
 }

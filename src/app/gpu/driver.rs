@@ -1,0 +1,300 @@
+//! Driver of the GPU host: the pool's decisions carried out, and what happens told to the pool.
+//!
+//! Decides nothing. The pool belongs to a single task; processes, ledger and files are worked on by tasks of their own, whose results
+//! come back as messages. Requests never pass here: a ready model is an endpoint like any other.
+
+mod actions;
+mod adopt;
+mod claims;
+mod ending;
+mod events;
+mod files;
+mod instances;
+mod looks;
+mod memory;
+mod models;
+mod orders;
+mod records;
+mod sleeps;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use infergate_core::ModelId;
+use infergate_core::vram::{DeviceShare, LeaseGroup, ModelPool, PoolMoment, ReadyOutlook, SlotId};
+use tokio::sync::mpsc;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, sleep_until};
+
+use claims::OwnClaims;
+
+use super::demand::DemandBook;
+use super::ending::EndingOrders;
+use super::figures::HostFigures;
+use super::file_book::FileBook;
+use super::instance::{InstanceNews, InstanceOrder};
+use super::orphans::{remove_old_logs, sweep_orphans};
+use super::outlets::{Post, ReportOutlets, SetupLine, post_reports};
+use super::settings::{EstimateFacts, EstimatedHost};
+use super::slot_run::{Resizes, SlotRun};
+use super::view::GpuBoard;
+use crate::app::reload::ConfigStatus;
+use crate::gpu::process::{
+    InstanceRecord, OrphanDecision, PortPool, delegated_group, log_directory, run_directory,
+};
+use crate::gpu::{CgroupChoice, GpuConfig, HostLedger, HostMonitor, HostReading, MeasuredStore};
+use crate::state::Shared;
+use crate::upstream::{ColdSignal, ModelRuntime};
+pub(super) use orders::HostOrder;
+
+/// Messages that may wait for the driver.
+const MESSAGES_MAX: usize = 1024;
+/// Time between two sweeps of processes that nothing has.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// Message to the driver.
+enum Message {
+    News(InstanceNews),
+    Leased {
+        slot: SlotId,
+        life: u64,
+        result: Result<LeaseGroup, String>,
+    },
+    Configured(Box<EstimatedHost>),
+    SetUp(Box<SetupLine>),
+    /// States of the files of each model.
+    Files(BTreeMap<ModelId, u64>),
+    /// A load was measured: estimates may have changed.
+    Measured,
+    /// The ledger's answer about leases that a process has outgrown.
+    Outgrown {
+        slot: SlotId,
+        life: u64,
+        result: Result<Vec<DeviceShare>, String>,
+    },
+}
+
+/// Parts that the driver is made of.
+pub(super) struct DriverParts {
+    pub shared: Arc<Shared>,
+    pub gpu: Arc<GpuConfig>,
+    /// Status with the configuration that has effect.
+    pub status: Arc<ArcSwap<ConfigStatus>>,
+    pub state_dir: PathBuf,
+    pub ledger: Arc<HostLedger>,
+    pub monitor: HostMonitor,
+    pub board: Arc<GpuBoard>,
+    pub measured: Arc<MeasuredStore>,
+}
+
+/// The driver.
+pub(super) struct Driver {
+    parts: DriverParts,
+    pool: ModelPool,
+    ports: PortPool,
+    /// Group below which each instance gets its control group.
+    cgroup: Option<Arc<Path>>,
+    signal: Arc<ColdSignal>,
+    demand: DemandBook,
+    figures: HostFigures,
+    outlets: ReportOutlets,
+    /// Reports that a task of their own posts, until the driver runs.
+    posted: Option<mpsc::Receiver<Post>>,
+    /// Configuration that the settings of the host are taken from.
+    generation: u64,
+    slots: BTreeMap<SlotId, SlotRun>,
+    models: BTreeMap<ModelId, Arc<ModelRuntime>>,
+    /// Former runtimes of models, with gates of their own, whose requests have not ended.
+    retired: Vec<Arc<ModelRuntime>>,
+    /// Estimates are being made, and whether the configuration has changed since.
+    estimating: Option<bool>,
+    files: FileBook,
+    outlooks: BTreeMap<ModelId, ReadyOutlook>,
+    estimates: BTreeMap<ModelId, EstimateFacts>,
+    claims: OwnClaims,
+    /// Order of the writes of claims.
+    claim_order: Arc<Resizes>,
+    reading: Arc<HostReading>,
+    /// Devices without fresh figures at the last look.
+    stale_devices: usize,
+    sender: mpsc::Sender<Message>,
+    messages: mpsc::Receiver<Message>,
+    orders: mpsc::Receiver<HostOrder>,
+    tasks: JoinSet<()>,
+    ending: EndingOrders,
+    /// The pool ends its models with the process.
+    is_draining: bool,
+    /// Order that all instances were given beside the pool's.
+    ordered: Option<InstanceOrder>,
+}
+
+impl Driver {
+    /// Creates a driver of an empty pool.
+    pub fn new(
+        parts: DriverParts,
+        orders: mpsc::Receiver<HostOrder>,
+        ending: EndingOrders,
+    ) -> Driver {
+        let (sender, messages) = mpsc::channel(MESSAGES_MAX);
+        let ports = parts.gpu.ports;
+        let cgroup = cgroup_parent(&parts.gpu);
+        let (outlets, posted) = ReportOutlets::new(parts.shared.clock);
+        Driver {
+            pool: ModelPool::default(),
+            ports: PortPool::new(ports.first..=ports.last),
+            cgroup,
+            signal: Arc::default(),
+            demand: DemandBook::default(),
+            figures: HostFigures::default(),
+            outlets,
+            posted: Some(posted),
+            generation: 0,
+            slots: BTreeMap::new(),
+            models: BTreeMap::new(),
+            retired: Vec::new(),
+            estimating: None,
+            files: FileBook::default(),
+            outlooks: BTreeMap::new(),
+            estimates: BTreeMap::new(),
+            claims: OwnClaims::default(),
+            claim_order: Arc::default(),
+            reading: Arc::default(),
+            stale_devices: 0,
+            sender,
+            messages,
+            orders,
+            tasks: JoinSet::new(),
+            ending,
+            is_draining: false,
+            ordered: None,
+            parts,
+        }
+    }
+
+    /// Drives for the life of the process. Dropped, it drops the life lines of all processes.
+    pub async fn run(mut self) {
+        if let Some(posted) = self.posted.take() {
+            let (shared, unsent) = (Arc::clone(&self.parts.shared), self.outlets.unsent());
+            self.tasks.spawn(post_reports(shared, posted, unsent));
+        }
+        let orphans = self.sweep_once().await;
+        let mut swapped = self.parts.shared.swapped.subscribe();
+        let mut readings = self.parts.monitor.readings();
+        self.configure();
+        self.adopt(orphans).await;
+        let mut next_sweep = Instant::now() + SWEEP_EVERY;
+        let mut due = Instant::now();
+        let signal = Arc::clone(&self.signal);
+        let mut stage = self.ending.stage.clone();
+        loop {
+            tokio::select! {
+                Some(message) = self.messages.recv() => self.take(message),
+                Some(order) = self.orders.recv() => self.take_order(order),
+                () = signal.changed.notified() => {}
+                changed = readings.changed() => {
+                    if changed.is_err() {
+                        tracing::error!("the watch over the devices ended: models are not loaded any more");
+                        return std::future::pending().await;
+                    }
+                    self.take_reading(&mut readings);
+                }
+                // The sender outlives this task.
+                _ = swapped.changed() => self.configure(),
+                Ok(()) = stage.changed() => {}
+                () = sleep_until(due) => {}
+                Some(_) = self.tasks.join_next() => continue,
+            }
+            while let Ok(message) = self.messages.try_recv() {
+                self.take(message);
+            }
+            if self.parts.status.load().generation != self.generation {
+                self.configure();
+            }
+            self.look_at_age();
+            self.look_at_drains();
+            self.look_at_demand();
+            self.look_at_ending();
+            self.look_at_reports();
+            self.look_at_files();
+            self.write_claims();
+            if Instant::now() >= next_sweep {
+                next_sweep = Instant::now() + SWEEP_EVERY;
+                self.sweep();
+            }
+            due = self.next_due();
+            self.publish();
+        }
+    }
+
+    fn moment(&self) -> PoolMoment {
+        PoolMoment {
+            now: self.parts.shared.clock.now(),
+            random: fastrand::u64(..),
+        }
+    }
+
+    /// Ends what a former gateway has left, before anything is leased. Returns what may be taken over.
+    async fn sweep_once(&self) -> Vec<InstanceRecord> {
+        let directory = run_directory(&self.parts.state_dir);
+        let metrics = Arc::clone(self.parts.shared.metrics.gpu());
+        let swept =
+            spawn_blocking(move || sweep_orphans(&directory, OrphanDecision::Adopt, &metrics));
+        swept.await.unwrap_or_default()
+    }
+
+    /// Ends processes that nothing has, and removes logs that are old.
+    fn sweep(&mut self) {
+        let directory = run_directory(&self.parts.state_dir);
+        let logs = log_directory(&self.parts.state_dir);
+        let started = self.slots.values().filter_map(|run| run.started.as_ref());
+        let present = started.map(|it| it.instance.clone()).collect();
+        let metrics = Arc::clone(self.parts.shared.metrics.gpu());
+        self.tasks.spawn_blocking(move || {
+            sweep_orphans(&directory, OrphanDecision::Stop, &metrics);
+            remove_old_logs(&logs, &present);
+        });
+    }
+
+    fn take(&mut self, message: Message) {
+        let actions = match message {
+            Message::News(news) => self.take_news(news),
+            Message::Leased { slot, life, result } => self.take_lease(&slot, life, result),
+            Message::Configured(settings) => self.take_settings(*settings),
+            Message::SetUp(line) => {
+                self.outlets.send_report(&line);
+                return;
+            }
+            Message::Files(found) => self.take_files(found),
+            Message::Measured => return self.estimate(),
+            Message::Outgrown { slot, life, result } => {
+                return self.take_outgrown(&slot, life, result);
+            }
+        };
+        self.perform(actions);
+    }
+}
+
+impl Drop for Driver {
+    /// Processes end with the gateway, and so do the lives that are reported.
+    fn drop(&mut self) {
+        self.end_lives();
+    }
+}
+
+/// Returns the group below which each instance gets a control group; none where none are made, as the log says.
+fn cgroup_parent(gpu: &GpuConfig) -> Option<Arc<Path>> {
+    if gpu.cgroup == CgroupChoice::Off {
+        return None;
+    }
+    let group = delegated_group();
+    if group.is_none() {
+        tracing::info!(
+            "models run without control groups, which the system does not let this process make: \
+             `limits.memory_mib` holds for each process by itself, and `limits.pids` has no effect"
+        );
+    }
+    group.map(Arc::from)
+}

@@ -1,0 +1,88 @@
+//! Slots of instances that a former gateway has left running: placed as ready, with their leases.
+//!
+//! Checks before that are `adoption.rs`'s. An instance whose slot is taken, or that failed a check, is stopped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use infergate_core::vram::SlotState;
+use tokio::time::timeout;
+
+use super::Driver;
+use super::actions::SlotOrders;
+use crate::app::gpu::adoption::{AdoptedInstance, Adoption, AdoptionCheck};
+use crate::gpu::process::{InstanceRecord, RunningInstance, run_directory};
+
+/// Longest wait for the estimates of the models, which reads the beginnings of their files.
+const CONFIGURATION_MAX: Duration = Duration::from_secs(60);
+
+impl Driver {
+    /// Takes instances over. Comes before the first sample of the devices, so that no slot is loaded meanwhile.
+    pub(super) async fn adopt(&mut self, records: Vec<InstanceRecord>) {
+        if records.is_empty() {
+            return;
+        }
+        let directory = run_directory(&self.parts.state_dir);
+        let check = AdoptionCheck {
+            shared: &self.parts.shared,
+            models: &self.models,
+            ledger: &self.parts.ledger,
+            ports: &self.ports,
+            run_directory: &directory,
+        };
+        let adoptions = join_all(records.into_iter().map(|record| check.take_over(record))).await;
+        // The models of the pool: no other message can come yet.
+        if let Ok(Some(message)) = timeout(CONFIGURATION_MAX, self.messages.recv()).await {
+            self.take(message);
+        }
+        for adoption in adoptions {
+            match adoption {
+                Adoption::Possible(adopted) => self.place(*adopted),
+                Adoption::Refused(running) => self.end(*running),
+                Adoption::Gone => {}
+            }
+        }
+    }
+
+    /// Gives an instance its slot, unless another one has it.
+    fn place(&mut self, adopted: AdoptedInstance) {
+        let slot = adopted.slot;
+        let present = self.pool.slot_state(&slot);
+        if !present.is_some_and(|(state, _)| state == SlotState::Cold) {
+            tracing::info!(%slot, "the slot of a process of a former gateway is taken: it ends");
+            return self.end(adopted.running);
+        }
+        let run = self.slots.entry(slot.clone()).or_default();
+        run.shares.clone_from(&adopted.shares);
+        run.group = Some(adopted.group);
+        let id = adopted.started.instance.clone();
+        run.started = Some(adopted.started);
+        run.target = Some(Arc::clone(&adopted.target));
+        self.begin_life(&slot, Some(id));
+        let moment = self.moment();
+        let actions = self.pool.adopt(&slot, adopted.shares.clone(), moment);
+        let life = self.pool.slot_state(&slot).map_or(0, |(_, life)| life);
+        let Some(SlotOrders { task, orders }) = self.instance_task(&slot, life, adopted.shares)
+        else {
+            return self.end(adopted.running);
+        };
+        tracing::info!(%slot, "a model's process was taken over from a former gateway");
+        self.parts.board.count_adoption(&slot.model);
+        self.parts.shared.metrics.gpu().record_adoption();
+        let (running, port, target) = (adopted.running, adopted.port, adopted.target);
+        self.tasks
+            .spawn(async move { task.resume((running, orders), port, target).await });
+        self.perform(actions);
+    }
+
+    /// Stops an instance that is not taken over. Leases stay with its keeper until that is gone.
+    fn end(&mut self, mut running: RunningInstance) {
+        self.tasks.spawn(async move {
+            if running.stop().await.is_err() {
+                running.end_by_force();
+            }
+            while running.next_event().await.is_some() {}
+        });
+    }
+}

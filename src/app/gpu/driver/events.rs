@@ -1,0 +1,104 @@
+//! Answers of the ledger and news of instances, passed to the pool as events of slots.
+
+use std::sync::Arc;
+
+use infergate_core::vram::{Action, LeaseGroup, SlotEvent, SlotId, SlotState};
+
+use super::Driver;
+use crate::app::gpu::instance::{InstanceNews, NewsDetail};
+use crate::app::gpu::leases;
+
+impl Driver {
+    /// Takes the answer of the ledger. A grant that comes too late goes back: nothing else would release it.
+    pub(super) fn take_lease(
+        &mut self,
+        slot: &SlotId,
+        life: u64,
+        result: Result<LeaseGroup, String>,
+    ) -> Vec<Action> {
+        let present = self.pool.slot_state(slot);
+        let is_awaited = present
+            .is_some_and(|(state, own)| own == life && matches!(state, SlotState::Acquiring(_)));
+        if self.outlets.has_events() {
+            let result = match &result {
+                Ok(_) if is_awaited => "held",
+                Ok(_) => "late",
+                Err(_) => "refused",
+            };
+            let shares = self.slots.get(slot).map_or(&[][..], |run| &run.shares);
+            let id = self.instance_of(slot);
+            let moment = self.event_moment();
+            let event = moment.of_lease((slot, id.as_deref()), result, shares);
+            self.outlets.send_event(&event);
+        }
+        let event = match result {
+            // A wake grows the leases that the slot has: what becomes of them is the slot's.
+            Ok(group) if !is_awaited && self.has_group(slot, &group) => return Vec::new(),
+            Ok(group) if is_awaited => {
+                self.slots.entry(slot.clone()).or_default().group = Some(group);
+                SlotEvent::LeaseHeld
+            }
+            Ok(group) => {
+                tracing::debug!(%slot, "memory was leased too late");
+                self.release_group(slot, group);
+                return Vec::new();
+            }
+            Err(reason) => {
+                tracing::debug!(%slot, reason, "no memory was leased");
+                SlotEvent::LeaseRefused
+            }
+        };
+        self.pool.slot_event(slot, life, event, self.moment())
+    }
+
+    pub(super) fn take_news(&mut self, news: InstanceNews) -> Vec<Action> {
+        if news.event == SlotEvent::Slept {
+            self.note_sleep(&news.slot);
+            return Vec::new();
+        }
+        if matches!(news.detail, NewsDetail::Exited(_)) {
+            self.mark_end(&news.slot);
+        }
+        let run = self.slots.entry(news.slot.clone()).or_default();
+        match news.detail {
+            NewsDetail::None => {}
+            NewsDetail::Started(started) => {
+                if let (Some(group), Some(keeper)) = (run.group.clone(), started.keeper) {
+                    let (ledger, slot) = (Arc::clone(&self.parts.ledger), news.slot.to_string());
+                    self.tasks
+                        .spawn_blocking(move || leases::hand_over(&ledger, &slot, &group, keeper));
+                }
+                tracing::info!(slot = %news.slot, pid = started.main.pid, port = started.port, instance = %started.instance, "a model's process has started");
+                run.started = Some(started);
+            }
+            NewsDetail::Ready(target) => run.target = Some(target),
+            NewsDetail::Exited(report) => {
+                let last = report.last_lines.trim_end();
+                let last = last.lines().next_back().unwrap_or("");
+                let (slot, code, signal) = (&news.slot, report.code, report.signal);
+                if run.is_ending_by_order {
+                    tracing::info!(%slot, code, signal, "a model's process has ended");
+                } else {
+                    tracing::warn!(%slot, code, signal, last, "a model's process has ended by itself");
+                    run.problem = Some(format!("the process ended: {last}"));
+                }
+            }
+            NewsDetail::NotStarted(reason) => {
+                tracing::warn!(slot = %news.slot, reason, "a model's process was not started");
+                run.problem = Some(reason);
+            }
+        }
+        let is_loaded = matches!(news.event, SlotEvent::Ready | SlotEvent::Woke);
+        if let (true, Some(group)) = (is_loaded, run.group.clone()) {
+            let (ledger, slot) = (Arc::clone(&self.parts.ledger), news.slot.to_string());
+            self.tasks
+                .spawn_blocking(move || leases::hold(&ledger, &slot, &group));
+        }
+        if news.event == SlotEvent::Ready {
+            run.problem = None;
+            run.ready_at = Some(self.parts.shared.clock.now());
+        }
+        self.pool
+            .slot_event(&news.slot, news.life, news.event, self.moment())
+    }
+}

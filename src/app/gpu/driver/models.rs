@@ -1,0 +1,125 @@
+//! Models of the configuration that has effect, with those before it until their requests have ended.
+//!
+//! Estimates read files, and are made by a task: one at a time, the latest configuration last.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use infergate_core::ModelId;
+use infergate_core::model::{ModelSpec, slot_url};
+use infergate_core::vram::{Action, SlotId, SlotState};
+
+use super::{Driver, Message};
+use crate::app::gpu::settings::{EstimatedHost, demand_settings, host_settings};
+use crate::upstream::ModelRuntime;
+
+impl Driver {
+    /// Takes the models of the present configuration over. Their estimates come later, as a message.
+    pub(super) fn configure(&mut self) {
+        let snapshot = self.parts.shared.snapshot.load();
+        let managed = snapshot.models.iter();
+        let managed = managed.filter(|model| model.spec.process.is_some());
+        let managed: BTreeMap<ModelId, Arc<ModelRuntime>> = managed
+            .map(|model| (model.spec.id.clone(), Arc::clone(model)))
+            .collect();
+        let former = std::mem::replace(&mut self.models, managed);
+        self.retire(former);
+        for model in self.models.values() {
+            model.gate.set_cold_signal(Arc::clone(&self.signal));
+        }
+        self.open_ready_slots();
+        let status = self.parts.status.load_full();
+        self.generation = status.generation;
+        if let Some(running) = &status.running {
+            self.parts.gpu = Arc::new(running.gpu.clone().unwrap_or_default());
+        }
+        self.outlets.configure(&self.parts.gpu);
+        self.parts
+            .shared
+            .metrics
+            .gpu()
+            .configure(self.models.keys());
+        let models = &self.models;
+        let settings = demand_settings(&self.parts.gpu.swap);
+        self.demand
+            .configure(settings, |id| models.contains_key(id));
+        self.outlooks.retain(|id, _| models.contains_key(id));
+        self.estimate();
+    }
+
+    /// Makes estimates of all models; those that are being made are followed by another round.
+    pub(super) fn estimate(&mut self) {
+        if let Some(is_stale) = &mut self.estimating {
+            *is_stale = true;
+            return;
+        }
+        self.estimating = Some(false);
+        let models = self.models.values();
+        let specs: Vec<Arc<ModelSpec>> = models.map(|it| Arc::clone(&it.spec)).collect();
+        let devices = self.reading.devices.iter();
+        let largest = devices.map(|it| it.view.info.total_mib.saturating_sub(it.view.reserve_mib));
+        let largest = largest.max().unwrap_or(0);
+        let (gpu, sender) = (Arc::clone(&self.parts.gpu), self.sender.clone());
+        let (store, reading) = (Arc::clone(&self.parts.measured), Arc::clone(&self.reading));
+        self.tasks.spawn_blocking(move || {
+            let settings = host_settings(&specs, (&gpu, largest), &store, &reading);
+            let _ = sender.blocking_send(Message::Configured(Box::new(settings)));
+        });
+    }
+
+    pub(super) fn take_settings(&mut self, settings: EstimatedHost) -> Vec<Action> {
+        let is_stale = self.estimating.take().unwrap_or(false);
+        self.show_estimates(settings.estimates);
+        let actions = self.pool.set_config(settings.pool, self.moment());
+        if is_stale {
+            self.estimate();
+        }
+        actions
+    }
+
+    /// Keeps runtimes whose gate no present model has, while requests of theirs are in flight.
+    fn retire(&mut self, former: BTreeMap<ModelId, Arc<ModelRuntime>>) {
+        for (id, model) in former {
+            let present = self.models.get(&id);
+            if !present.is_some_and(|it| Arc::ptr_eq(&it.gate, &model.gate)) {
+                self.retired.push(model);
+            }
+        }
+        self.forget_retired();
+    }
+
+    pub(super) fn forget_retired(&mut self) {
+        let pool = &self.pool;
+        self.retired.retain(|model| {
+            let mut slots = pool.slot_states();
+            slots.any(|(slot, ..)| slot.model == model.spec.id && in_flight(model, &slot) > 0)
+        });
+    }
+
+    /// Gives the processes that are ready to gates that are new: a model came back before its process had ended.
+    fn open_ready_slots(&self) {
+        for (slot, state, _) in self.pool.slot_states() {
+            let target = self.slots.get(&slot).and_then(|run| run.target.clone());
+            if let (SlotState::Ready, Some(target)) = (state, target)
+                && let Some(model) = self.models.get(&slot.model)
+                && u32::from(slot.number) < model.spec.replicas.max
+            {
+                let url = slot_url(&slot.model, slot.number.into());
+                model.gate.ensure_slot_open(&url, target);
+            }
+        }
+    }
+
+    /// Requests in flight at a slot, those of former runtimes of its model included.
+    pub(super) fn requests_at(&self, slot: &SlotId) -> u32 {
+        let present = self.models.get(&slot.model);
+        let former = self.retired.iter().filter(|it| it.spec.id == slot.model);
+        let models = present.into_iter().chain(former);
+        models.map(|model| in_flight(model, slot)).sum()
+    }
+}
+
+fn in_flight(model: &ModelRuntime, slot: &SlotId) -> u32 {
+    let url = slot_url(&slot.model, slot.number.into());
+    model.gate.in_flight(&url)
+}

@@ -1,0 +1,116 @@
+//! Leases of slots in the ledger of the host. Each call is one change of a file, and blocks for as long.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use infergate_core::vram::{ClaimedNeed, DeviceShare, LeaseGroup, PlacementRequest};
+use infergate_core::{Millis, ModelId};
+
+use crate::gpu::process::ProcessId;
+use crate::gpu::{HostLedger, HostReading};
+
+/// Time from a renewal to the end of a claim of a gateway: three renewals.
+const CLAIM_TTL: Millis = Millis::from_secs(15);
+
+/// Leases the shares of a slot, all or none, and reads them back. The gateway is their holder until a keeper is there.
+///
+/// # Errors
+/// A sentence: there is no room any more, or the ledger cannot be used.
+pub(super) fn acquire(
+    ledger: &HostLedger,
+    reading: &HostReading,
+    (slot, priority): (&str, u8),
+    shares: &[DeviceShare],
+) -> Result<LeaseGroup, String> {
+    let holder = ledger.host().slot_holder(slot, std::process::id());
+    let holder = holder.map_err(|error| error.to_string())?;
+    let views = reading.views();
+    let acquired =
+        ledger.change(|ledger, now| ledger.acquire(&holder, priority, shares, &views, now));
+    let acquired: Result<LeaseGroup, infergate_core::vram::AcquireError> =
+        acquired.map_err(|error| error.to_string())?;
+    let group = acquired.map_err(|error| error.to_string())?;
+    let read = ledger.read().map_err(|error| error.to_string())?;
+    match read.leases().iter().any(|lease| lease.group == group.id) {
+        true => Ok(group),
+        false => Err("the leases were released by another process".to_owned()),
+    }
+}
+
+/// Changes the leases of a slot to these shares, all or none.
+///
+/// # Errors
+/// A sentence: there is no room any more, or the ledger cannot be used.
+pub(super) fn resize(
+    ledger: &HostLedger,
+    reading: &HostReading,
+    group: &LeaseGroup,
+    shares: &[DeviceShare],
+) -> Result<(), String> {
+    let views = reading.views();
+    let resized = ledger.change(|ledger, now| ledger.resize(group, shares, &views, now));
+    let resized = resized.map_err(|error| error.to_string())?;
+    resized.map_err(|error| error.to_string())
+}
+
+/// Marks the memory of a slot as risen to its height: memory of others is told from it by its lease from then on.
+pub(super) fn hold(ledger: &HostLedger, slot: &str, group: &LeaseGroup) {
+    // A group that is gone belonged to a process that has ended meanwhile.
+    if let Err(error) = ledger.change(|ledger, _| ledger.hold(group)) {
+        tracing::warn!(slot, %error, "the leases of a model count as those of a load");
+    }
+}
+
+/// Gives the leases to the keeper of the process, which ends after it.
+pub(super) fn hand_over(ledger: &HostLedger, slot: &str, group: &LeaseGroup, keeper: ProcessId) {
+    let holder = match ledger.host().slot_holder(slot, keeper.pid) {
+        Ok(holder) => holder,
+        // It has ended already: the end is told by other means.
+        Err(_) => return,
+    };
+    let done = ledger.change(|ledger, _| ledger.hand_over(group, &holder));
+    if let Err(error) = done {
+        tracing::warn!(slot, %error, "the leases of a model stay with the gateway");
+    }
+}
+
+/// Need of a model that waits for memory of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ModelClaim {
+    pub placement: PlacementRequest,
+    pub priority: u8,
+}
+
+/// Replaces the claims of this gateway's models.
+pub(super) fn write_claims(ledger: &HostLedger, claims: &BTreeMap<ModelId, ModelClaim>) {
+    let pid = std::process::id();
+    let Some(process) = ProcessId::of(pid) else {
+        return;
+    };
+    let needs = claims.iter().filter_map(|(model, claim)| {
+        let holder = ledger.host().slot_holder(model.as_str(), pid).ok()?;
+        Some(ClaimedNeed {
+            holder,
+            placement: claim.placement,
+            priority: claim.priority,
+        })
+    });
+    let needs: Vec<ClaimedNeed> = needs.collect();
+    let claimed = ledger.change(|ledger, now| {
+        let process = (process.pid, process.start);
+        ledger.claim_for_slots(&needs, process, now, now + CLAIM_TTL)
+    });
+    match claimed {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "other holders do not hear of models that wait"),
+        Err(error) => tracing::warn!(%error, "other holders do not hear of models that wait"),
+    }
+}
+
+/// Releases the leases of a slot.
+pub(super) fn release(ledger: &Arc<HostLedger>, slot: &str, group: &LeaseGroup) {
+    // A holder that is gone has lost them already.
+    if let Err(error) = ledger.change(|ledger, _| ledger.release(group)) {
+        tracing::warn!(slot, %error, "the leases of a model cannot be released; they end with its keeper");
+    }
+}

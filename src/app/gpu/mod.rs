@@ -1,0 +1,24 @@
+//! The GPU host in the process: models loaded on demand, by processes of this gateway.
+//!
+//! Neither a decision, which is `infergate_core::vram`'s, nor a device or a process, which are `gpu`'s.
+
+mod adoption;
+mod demand;
+mod driver;
+mod ending;
+mod figures;
+mod file_book;
+mod instance;
+mod leases;
+mod lifecycle;
+mod orphans;
+mod outlets;
+mod reports;
+mod settings;
+mod sleep;
+mod slot_run;
+mod start;
+mod view;
+
+pub use ending::HostEnding;
+pub use start::{GpuHost, has_host};

@@ -1,0 +1,229 @@
+//! State of the GPU host as operators see it; put together by the driver, read by the admin listener.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use infergate_core::vram::{DeviceShare, FreeMemory, LoadKind, ModelDetails, SlotDetails, SlotId};
+use infergate_core::{Millis, ModelId};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::settings::EstimateFacts;
+use crate::gpu::HostReading;
+use crate::telemetry::host_time;
+
+/// Problem of devices whose thread waits for the driver.
+const NO_ANSWER: &str =
+    "the driver does not answer: no memory is leased until it does, ready models serve on";
+
+/// Facts of one slot.
+#[derive(Clone, Debug)]
+pub(super) struct SlotFacts {
+    pub slot: SlotId,
+    pub state: &'static str,
+    pub shares: Vec<DeviceShare>,
+    pub pid: Option<u32>,
+    pub port: Option<u16>,
+    pub instance: Option<String>,
+    pub problem: Option<String>,
+    /// Changes of its program or its model files since it started.
+    pub has_update: bool,
+    pub details: SlotDetails,
+}
+
+/// Facts of a model with demand that is not ready.
+#[derive(Clone, Debug)]
+pub(super) struct WaitingFacts {
+    pub model: ModelId,
+    pub reason: &'static str,
+    pub waiters: u32,
+    /// Debt, request-seconds.
+    pub debt: f64,
+    /// Time in which something waits and nothing is served.
+    pub unserved: Millis,
+}
+
+/// Board on which the driver writes.
+#[derive(Default)]
+pub(super) struct GpuBoard {
+    /// Held to write or to read once.
+    content: Mutex<BoardContent>,
+    /// Number of the present content.
+    version: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct BoardContent {
+    reading: Arc<HostReading>,
+    slots: Vec<SlotFacts>,
+    models: Vec<ModelDetails>,
+    waiting: Vec<WaitingFacts>,
+    loads: BTreeMap<ModelId, u64>,
+    wakes: BTreeMap<ModelId, u64>,
+    estimates: BTreeMap<ModelId, EstimateFacts>,
+    /// Processes of former gateways that were taken over.
+    adoptions: BTreeMap<ModelId, u64>,
+}
+
+impl GpuBoard {
+    pub fn publish(
+        &self,
+        reading: Arc<HostReading>,
+        slots: Vec<SlotFacts>,
+        models: Vec<ModelDetails>,
+        waiting: Vec<WaitingFacts>,
+    ) {
+        let mut content = self.content.lock();
+        content.reading = reading;
+        content.slots = slots;
+        content.models = models;
+        content.waiting = waiting;
+        if content.loads.len() > content.models.len() {
+            let BoardContent { loads, models, .. } = &mut *content;
+            loads.retain(|id, _| models.iter().any(|model| model.model == *id));
+        }
+        drop(content);
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    /// Completes once a question about a model is answered with yes, now or by a later content.
+    pub async fn wait(&self, id: &ModelId, holds: impl Fn(&ModelDetails, &[&SlotFacts]) -> bool) {
+        let mut version = self.version.subscribe();
+        loop {
+            version.borrow_and_update();
+            if self.look(id, &holds) {
+                return;
+            }
+            // The sender lives as long as the board.
+            if version.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn look(&self, id: &ModelId, holds: impl Fn(&ModelDetails, &[&SlotFacts]) -> bool) -> bool {
+        let content = self.content.lock();
+        let slots: Vec<&SlotFacts> = content
+            .slots
+            .iter()
+            .filter(|facts| facts.slot.model == *id)
+            .collect();
+        let model = content.models.iter().find(|model| model.model == *id);
+        model.is_some_and(|model| holds(model, &slots))
+    }
+
+    pub fn count_load(&self, model: &ModelId, kind: LoadKind) {
+        let mut content = self.content.lock();
+        let counts = match kind {
+            LoadKind::Start => &mut content.loads,
+            LoadKind::Wake => &mut content.wakes,
+        };
+        *counts.entry(model.clone()).or_default() += 1;
+    }
+
+    pub fn set_estimates(&self, estimates: BTreeMap<ModelId, EstimateFacts>) {
+        self.content.lock().estimates = estimates;
+    }
+
+    pub fn count_adoption(&self, model: &ModelId) {
+        let mut content = self.content.lock();
+        *content.adoptions.entry(model.clone()).or_default() += 1;
+    }
+
+    /// Returns devices, leases and slots as `GET /gpu` shows them.
+    pub fn report(&self) -> Value {
+        let content = self.content.lock();
+        let now = host_time();
+        let devices = content.reading.devices.iter().map(|device| {
+            let info = &device.view.info;
+            let sample = device.view.sample.as_ref();
+            let free = match device.account_at(now).free {
+                FreeMemory::Known(mib) => Some(mib),
+                FreeMemory::Unknown(_) => None,
+            };
+            json!({
+                "id": info.id.as_str(),
+                "index": info.index,
+                "name": info.name,
+                "total_mib": info.total_mib,
+                "reserve_mib": device.view.reserve_mib,
+                "used_mib": sample.and_then(|it| it.used_mib),
+                "sample_age_ms": sample.map(|it| now.since(it.taken_at).0),
+                "leased_mib": device.account.leased_mib,
+                "outside_mib": device.account.outside_mib,
+                "over_lease_mib": device.account.over_lease_mib,
+                "free_mib": free,
+            })
+        });
+        let slots = content.slots.iter().map(|facts| {
+            let shares = facts.shares.iter();
+            let shares: Vec<Value> = shares
+                .map(|share| json!({ "device": share.device.as_str(), "mib": share.mib }))
+                .collect();
+            json!({
+                "slot": facts.slot.to_string(),
+                "model": facts.slot.model.as_str(),
+                "state": facts.state,
+                "leases": shares,
+                "pid": facts.pid,
+                "port": facts.port,
+                "instance": facts.instance,
+                "problem": facts.problem,
+                "in_state_ms": facts.details.in_state.0,
+                "reason": facts.details.reason,
+                "turn_left_ms": facts.details.turn_left.map(|it| it.0),
+                "restarts": facts.details.is_outdated,
+                "update_available": facts.has_update,
+                "loads": content.loads.get(&facts.slot.model).copied().unwrap_or(0),
+                "wakes": content.wakes.get(&facts.slot.model).copied().unwrap_or(0),
+                "adopted": content.adoptions.get(&facts.slot.model).copied().unwrap_or(0),
+            })
+        });
+        let models = content.models.iter();
+        let models = models.map(|it| shown_model(it, content.estimates.get(&it.model)));
+        let waiting = content.waiting.iter().map(|facts| {
+            json!({
+                "model": facts.model.as_str(),
+                "reason": facts.reason,
+                "waiters": facts.waiters,
+                "debt_request_secs": facts.debt,
+                "unserved_ms": facts.unserved.0,
+            })
+        });
+        let is_stale = content.reading.devices.iter().any(|it| it.is_stale(now));
+        let problem = content.reading.problem.clone();
+        let problem = problem.or_else(|| is_stale.then(|| NO_ANSWER.to_owned()));
+        json!({
+            "devices": devices.collect::<Vec<_>>(),
+            "slots": slots.collect::<Vec<_>>(),
+            "models": models.collect::<Vec<_>>(),
+            "waiting": waiting.collect::<Vec<_>>(),
+            "problem": problem,
+        })
+    }
+}
+
+fn shown_model(model: &ModelDetails, estimate: Option<&EstimateFacts>) -> Value {
+    let demand = &model.demand;
+    let loads: Vec<u64> = model.loads.iter().map(|took| took.0).collect();
+    json!({
+        "model": model.model.as_str(),
+        "need_mib": model.need_mib,
+        "estimate_mib": estimate.and_then(|it| it.mib),
+        "estimate_source": estimate.and_then(|it| it.source),
+        "measured_mib": estimate.and_then(|it| it.measured_mib),
+        "expected_load_ms": model.expected_load.0,
+        "loads_ms": loads,
+        "waiters": demand.waiters,
+        "in_flight": demand.in_flight,
+        "debt_request_secs": demand.debt,
+        "arrivals_per_sec": demand.arrivals_per_sec,
+        "priority": demand.priority,
+        "pinned": model.is_pinned,
+        "restarting": model.is_restarting,
+        "broken": model.is_broken,
+        "backoff_ms": model.backoff.map(|it| it.0),
+        "why_not_loaded": model.cold_reason.map(|it| it.name()),
+    })
+}

@@ -1,0 +1,508 @@
+//! Victims: which residents leave so that a model fits, and what that costs.
+//!
+//! Not the choice among models that wait, nor where memory suffices, which `fit.rs` says. Costs are request-seconds:
+//! the waits of requests that a victim would have served until it is loaded again.
+
+mod growth;
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use super::contender::{ColdModel, Resident};
+use super::fit::{DeviceRoom, DeviceShare, Placement, place};
+use crate::Millis;
+
+/// Greatest exponent of two by which a turn is longer against a less urgent model.
+const TURN_DOUBLINGS_MAX: u8 = 3;
+
+/// Policy by which residents leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapPolicy {
+    /// Turns in units of load time, and waits against what an eviction costs.
+    Turns,
+    /// Idle residents only: the least urgent first, then the least recently used. Kept to compare with.
+    Lru,
+}
+
+/// Reason why a model with debt is not loaded now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WaitReason {
+    /// No device takes a load now: each loads, is reserved or closed.
+    NoDevice,
+    /// The devices that take a load now could not hold it if they were empty.
+    DoesNotFit,
+    /// Residents that are never victims hold the memory.
+    Protected,
+    /// Residents are busy, and their turn is not over or the model has not waited as long.
+    TurnNotOver,
+    /// The debt is below what the eviction costs.
+    DebtBelowCost,
+    /// Another model was chosen in this decision.
+    OtherFirst,
+}
+
+impl WaitReason {
+    /// Returns the name in `/gpu`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            WaitReason::NoDevice => "no_device",
+            WaitReason::DoesNotFit => "does_not_fit",
+            WaitReason::Protected => "protected",
+            WaitReason::TurnNotOver => "turn_not_over",
+            WaitReason::DebtBelowCost => "debt_below_cost",
+            WaitReason::OtherFirst => "other_first",
+        }
+    }
+}
+
+/// Residents that leave, and the memory that the model then has.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Eviction {
+    /// Places in the list of residents, ascending.
+    pub victims: Vec<usize>,
+    /// Memory of the model once they are gone.
+    pub shares: Vec<DeviceShare>,
+    /// Cost of all.
+    pub cost: f64,
+    /// A victim leaves because its turn is over.
+    pub ends_turn: bool,
+}
+
+/// Limits of evictions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EvictionLimits {
+    pub policy: SwapPolicy,
+    /// Turn in units of both load times.
+    pub turn: u32,
+    /// Time from ready on in which a resident is no victim.
+    pub min_warm: Millis,
+}
+
+/// A resident on one device that is not protected.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    room: usize,
+    resident: usize,
+    mib: u64,
+    /// Order in which residents leave, the lowest first: arrivals per MiB, or the inverse of urgency.
+    rank: f64,
+    last_used: Millis,
+}
+
+impl Place {
+    fn order(&self, other: &Place) -> Ordering {
+        let by_rank = self.rank.total_cmp(&other.rank);
+        let by_use = self.last_used.cmp(&other.last_used);
+        let by_place = self.resident.cmp(&other.resident);
+        by_rank.then(by_use).then(by_place)
+    }
+}
+
+/// A resident that may leave for one model.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    place: Place,
+    cost: f64,
+    ends_turn: bool,
+}
+
+impl Candidate {
+    fn order(&self, other: &Candidate) -> Ordering {
+        self.place.order(&other.place)
+    }
+
+    /// Orders the dearest first; among equals the one that would leave last.
+    fn dearest(&self, other: &Candidate) -> Ordering {
+        let by_cost = other.cost.total_cmp(&self.cost);
+        by_cost.then_with(|| other.order(self))
+    }
+}
+
+/// Sums over residents, by which most searches end before they begin.
+#[derive(Clone, Debug, Default)]
+struct Summary {
+    /// Their places; those of one room stand in the order in which they leave.
+    places: Range<usize>,
+    /// Residents, protected ones included, and the sum of their load times in seconds.
+    count: usize,
+    load_secs: f64,
+    /// Request-seconds that an eviction costs at least for each arrival per second, however fast a model loads.
+    cost_of_rate_min: f64,
+    /// Memory of idle ones, and of busy ones.
+    idle_mib: u64,
+    busy_mib: u64,
+    /// Least load time, and least rank of the idle ones.
+    load_min: Option<Millis>,
+    rank_min: Option<f64>,
+}
+
+impl Summary {
+    fn add(&mut self, place: &Place, resident: &Resident<'_>) {
+        let load_min = self.load_min.unwrap_or(Millis::MAX);
+        self.load_min = Some(load_min.min(resident.load));
+        if resident.is_busy {
+            self.busy_mib += place.mib;
+        } else {
+            self.idle_mib += place.mib;
+            self.rank_min = Some(self.rank_min.unwrap_or(f64::MAX).min(place.rank));
+        }
+    }
+
+    /// Request-seconds that an eviction for a model costs for each arrival per second.
+    fn cost_of_rate(&self, load_secs: f64) -> f64 {
+        let mean_load = (self.load_secs + load_secs) / (self.count + 1) as f64;
+        // Requests of two mean loads, out and back, each waiting half of that time.
+        2.0 * mean_load * mean_load
+    }
+}
+
+/// Terms on which residents leave for one model.
+struct SearchTerms {
+    places: Range<usize>,
+    /// Request-seconds that an eviction costs for each arrival per second.
+    cost_of_rate: f64,
+    waited: Millis,
+    /// The model has waited as long as the shortest turn.
+    may_end_turn: bool,
+}
+
+/// Evictions that are possible at one moment.
+pub(super) struct Evictions<'a> {
+    limits: EvictionLimits,
+    residents: &'a [Resident<'a>],
+    rooms: &'a [DeviceRoom],
+    now: Millis,
+    places: Vec<Place>,
+    of_room: Vec<Summary>,
+    of_all: Summary,
+    /// Load time of the model that is searched for, seconds: a division for each device would be most of a search.
+    load_secs: f64,
+    /// Memory for one search, kept for the next.
+    candidates: Vec<Candidate>,
+}
+
+impl<'a> Evictions<'a> {
+    pub fn new(
+        limits: EvictionLimits,
+        residents: &'a [Resident<'a>],
+        rooms: &'a [DeviceRoom],
+        now: Millis,
+    ) -> Evictions<'a> {
+        let mut evictions = Evictions {
+            limits,
+            residents,
+            rooms,
+            now,
+            places: Vec::with_capacity(residents.len()),
+            of_room: vec![Summary::default(); rooms.len()],
+            of_all: Summary::default(),
+            load_secs: 0.0,
+            candidates: Vec::with_capacity(residents.len()),
+        };
+        for (nth, resident) in residents.iter().enumerate() {
+            evictions.add(nth, resident);
+        }
+        evictions
+            .places
+            .sort_unstable_by(|a, b| a.room.cmp(&b.room).then_with(|| a.order(b)));
+        let mut start = 0;
+        for (room, summary) in evictions.of_room.iter_mut().enumerate() {
+            let behind = evictions.places.partition_point(|place| place.room <= room);
+            summary.places = start..behind;
+            summary.cost_of_rate_min = summary.cost_of_rate(0.0);
+            start = behind;
+        }
+        evictions.of_all.cost_of_rate_min = evictions.of_all.cost_of_rate(0.0);
+        evictions.of_all.places = 0..start;
+        evictions
+    }
+
+    fn add(&mut self, nth: usize, resident: &Resident<'_>) {
+        let warm_for = self.now.since(resident.ready_since);
+        let is_protected = resident.protection.is_some() || warm_for < self.limits.min_warm;
+        let mut is_there = false;
+        let in_all_mib: u64 = resident.shares.iter().map(|share| share.mib).sum();
+        for share in resident.shares.iter() {
+            let ids = self.rooms.iter().map(|room| &room.id);
+            let Some(room) = share.device.place_in(ids) else {
+                continue;
+            };
+            is_there = true;
+            let summary = &mut self.of_room[room];
+            summary.count += 1;
+            summary.load_secs += secs(resident.load);
+            let place = Place {
+                room,
+                resident: nth,
+                mib: share.mib,
+                rank: match self.limits.policy {
+                    SwapPolicy::Turns => resident.arrivals_per_sec / share.mib.max(1) as f64,
+                    SwapPolicy::Lru => -f64::from(resident.priority),
+                },
+                last_used: resident.last_used,
+            };
+            if !is_protected {
+                summary.add(&place, resident);
+                // One end frees all shares, so that a MiB of all costs less than one of a share.
+                let part = share.mib as f64 / in_all_mib.max(1) as f64;
+                let of_all = Place {
+                    rank: place.rank * part,
+                    ..place
+                };
+                self.of_all.add(&of_all, resident);
+                self.places.push(place);
+            }
+        }
+        if is_there {
+            self.of_all.count += 1;
+            self.of_all.load_secs += secs(resident.load);
+        }
+    }
+
+    /// Returns the cheapest eviction after which a model fits: on one device, else over several.
+    ///
+    /// # Errors
+    /// There is none, or none that costs at most `cost_max`.
+    pub fn cheapest(&mut self, model: &ColdModel, cost_max: f64) -> Result<Eviction, WaitReason> {
+        self.load_secs = secs(model.load);
+        if !model.growth.is_empty() {
+            return self.for_growth(model, cost_max);
+        }
+        let mut best: Option<(f64, usize, u64, usize)> = None;
+        let mut reason = WaitReason::NoDevice;
+        for room in 0..self.rooms.len() {
+            match self.choose_in(model, room, cost_max) {
+                Ok((cost, left_mib)) => {
+                    let victims = self.candidates.len();
+                    let is_better = best.is_none_or(|(least, fewest, tightest, _)| {
+                        let by_cost = cost.total_cmp(&least);
+                        let by_room = (victims, left_mib).cmp(&(fewest, tightest));
+                        by_cost.then(by_room).is_lt()
+                    });
+                    if is_better {
+                        best = Some((cost, victims, left_mib, room));
+                    }
+                }
+                Err(other) => reason = reason.max(other),
+            }
+        }
+        if let Some((_, _, _, room)) = best {
+            self.choose_in(model, room, cost_max)?;
+            return self.eviction(model, room..room + 1);
+        }
+        if model.placement.can_spread() && !self.rooms.is_empty() {
+            return self
+                .spread(model, cost_max)
+                .map_err(|other| reason.max(other));
+        }
+        Err(reason)
+    }
+
+    /// Leaves the victims on one device in `candidates`; returns their cost and the room left over.
+    fn choose_in(
+        &mut self,
+        model: &ColdModel,
+        room: usize,
+        cost_max: f64,
+    ) -> Result<(f64, u64), WaitReason> {
+        let (placement, device) = (&model.placement, &self.rooms[room]);
+        if !placement.fits_in(device.empty_mib) {
+            return Err(WaitReason::DoesNotFit);
+        }
+        let missing_mib = placement.mib.saturating_sub(device.free_mib);
+        let terms = self.terms(model, &self.of_room[room], missing_mib, cost_max)?;
+        self.collect(model, terms);
+        let mut free_mib = device.free_mib;
+        let mut taken = 0;
+        while !placement.fits_in(free_mib) {
+            let next = self.candidates.get(taken);
+            free_mib += next.ok_or(WaitReason::TurnNotOver)?.place.mib;
+            taken += 1;
+        }
+        self.candidates.truncate(taken);
+        self.candidates.sort_unstable_by(Candidate::dearest);
+        self.candidates.retain(|candidate| {
+            let is_superfluous = placement.fits_in(free_mib - candidate.place.mib);
+            if is_superfluous {
+                free_mib -= candidate.place.mib;
+            }
+            !is_superfluous
+        });
+        Ok((self.cost_within(cost_max)?, free_mib - placement.mib))
+    }
+
+    /// Chooses victims on all devices for a need that one device does not hold.
+    fn spread(&mut self, model: &ColdModel, cost_max: f64) -> Result<Eviction, WaitReason> {
+        let placement = &model.placement;
+        let need_mib = placement.mib.saturating_mul(u64::from(placement.devices));
+        let free_mib: u64 = self.rooms.iter().map(|room| room.free_mib).sum();
+        let empty_mib: u64 = self.rooms.iter().map(|room| room.empty_mib).sum();
+        if empty_mib < need_mib {
+            return Err(WaitReason::DoesNotFit);
+        }
+        let missing_mib = need_mib.saturating_sub(free_mib);
+        let terms = self.terms(model, &self.of_all, missing_mib, cost_max)?;
+        self.collect(model, terms);
+        let mut is_taken = vec![false; self.residents.len()];
+        self.candidates
+            .retain(|candidate| !std::mem::replace(&mut is_taken[candidate.place.resident], true));
+        if !self.fits_without(model, &self.candidates) {
+            return Err(match place(placement, self.rooms) {
+                Placement::DoesNotFit { .. } => WaitReason::DoesNotFit,
+                Placement::NoRoom | Placement::Fits(_) => WaitReason::TurnNotOver,
+            });
+        }
+        // The fewest of the cheapest that suffice: more of them never fit worse.
+        let (mut too_few, mut enough) = (0, self.candidates.len());
+        while too_few + 1 < enough {
+            let middle = usize::midpoint(too_few, enough);
+            if self.fits_without(model, &self.candidates[..middle]) {
+                enough = middle;
+            } else {
+                too_few = middle;
+            }
+        }
+        self.candidates.truncate(enough);
+        self.candidates.sort_unstable_by(Candidate::dearest);
+        let mut nth = 0;
+        while nth < self.candidates.len() {
+            let candidate = self.candidates.remove(nth);
+            if !self.fits_without(model, &self.candidates) {
+                self.candidates.insert(nth, candidate);
+                nth += 1;
+            }
+        }
+        self.cost_within(cost_max)?;
+        self.eviction(model, 0..self.rooms.len())
+    }
+
+    /// Returns the terms of a search, unless the sums show that it finds nothing.
+    fn terms(
+        &self,
+        model: &ColdModel,
+        summary: &Summary,
+        missing_mib: u64,
+        cost_max: f64,
+    ) -> Result<SearchTerms, WaitReason> {
+        if summary.idle_mib + summary.busy_mib < missing_mib {
+            return Err(WaitReason::Protected);
+        }
+        let waited = self.now.since(model.unserved_since);
+        let load_min = summary.load_min.unwrap_or(Millis::MAX);
+        let may_end_turn = self.limits.policy == SwapPolicy::Turns
+            && waited >= self.turn(model, load_min, u8::MAX);
+        if !may_end_turn && summary.idle_mib < missing_mib {
+            return Err(WaitReason::TurnNotOver);
+        }
+        let rank = summary.rank_min.unwrap_or(0.0).max(0.0);
+        let is_too_dear = |cost_of_rate: f64| {
+            !may_end_turn && missing_mib as f64 * rank * cost_of_rate > cost_max
+        };
+        // The least cost comes first: most searches end there, without a division.
+        if is_too_dear(summary.cost_of_rate_min) {
+            return Err(WaitReason::DebtBelowCost);
+        }
+        let cost_of_rate = summary.cost_of_rate(self.load_secs);
+        if is_too_dear(cost_of_rate) {
+            return Err(WaitReason::DebtBelowCost);
+        }
+        Ok(SearchTerms {
+            places: summary.places.clone(),
+            cost_of_rate,
+            waited,
+            may_end_turn,
+        })
+    }
+
+    /// Leaves all that may leave for a model in `candidates`, in their order.
+    fn collect(&mut self, model: &ColdModel, terms: SearchTerms) {
+        self.candidates.clear();
+        for at in terms.places {
+            let mut place = self.places[at];
+            let resident = &self.residents[place.resident];
+            let turn = self.turn(model, resident.load, resident.priority);
+            let ready_for = self.now.since(resident.ready_since);
+            let is_spared = model.spares_urgent && resident.priority < model.priority;
+            let is_over = terms.waited >= turn && ready_for >= turn;
+            let ends_turn = terms.may_end_turn && is_over && !is_spared;
+            if ends_turn {
+                place.rank = 0.0;
+            }
+            if ends_turn || !resident.is_busy {
+                let is_free = ends_turn || self.limits.policy == SwapPolicy::Lru;
+                let rate = if is_free {
+                    0.0
+                } else {
+                    resident.arrivals_per_sec
+                };
+                self.candidates.push(Candidate {
+                    place,
+                    cost: rate * terms.cost_of_rate,
+                    ends_turn,
+                });
+            }
+        }
+        self.candidates.sort_unstable_by(Candidate::order);
+    }
+
+    fn cost_within(&self, cost_max: f64) -> Result<f64, WaitReason> {
+        let cost = self.candidates.iter().map(|victim| victim.cost).sum();
+        if cost > cost_max {
+            return Err(WaitReason::DebtBelowCost);
+        }
+        Ok(cost)
+    }
+
+    /// Returns the eviction of `candidates` for a model that is then placed on some of the rooms.
+    fn eviction(&self, model: &ColdModel, rooms: Range<usize>) -> Result<Eviction, WaitReason> {
+        let rooms = &self.rooms_without(&self.candidates)[rooms];
+        let Placement::Fits(shares) = place(&model.placement, rooms) else {
+            return Err(WaitReason::DoesNotFit);
+        };
+        Ok(self.eviction_with(shares))
+    }
+
+    fn eviction_with(&self, shares: Vec<DeviceShare>) -> Eviction {
+        let victims = self.candidates.iter();
+        let mut victims: Vec<usize> = victims.map(|victim| victim.place.resident).collect();
+        victims.sort_unstable();
+        Eviction {
+            victims,
+            shares,
+            cost: self.candidates.iter().map(|victim| victim.cost).sum(),
+            ends_turn: self.candidates.iter().any(|victim| victim.ends_turn),
+        }
+    }
+
+    fn fits_without(&self, model: &ColdModel, victims: &[Candidate]) -> bool {
+        let rooms = self.rooms_without(victims);
+        model.placement.may_fit(&rooms)
+            && matches!(place(&model.placement, &rooms), Placement::Fits(_))
+    }
+
+    fn rooms_without(&self, victims: &[Candidate]) -> Vec<DeviceRoom> {
+        let mut rooms = self.rooms.to_vec();
+        for Candidate { place, .. } in victims {
+            if self.residents[place.resident].shares.len() == 1 {
+                rooms[place.room].free_mib += place.mib;
+                continue;
+            }
+            let places = self.places.iter();
+            for all in places.filter(|other| other.resident == place.resident) {
+                rooms[all.room].free_mib += all.mib;
+            }
+        }
+        rooms
+    }
+
+    /// Time that a resident may serve while a model waits: longer, the less urgent that model is.
+    fn turn(&self, model: &ColdModel, load: Millis, priority: u8) -> Millis {
+        let doublings = model.priority.saturating_sub(priority);
+        let factor = u64::from(self.limits.turn) << doublings.min(TURN_DOUBLINGS_MAX);
+        Millis((model.load + load).0.saturating_mul(factor))
+    }
+}
+
+fn secs(span: Millis) -> f64 {
+    span.0 as f64 / 1000.0
+}

@@ -1,0 +1,261 @@
+//! Contenders of one decision: the pool's models that wait, its residents and rooms as the rule takes them.
+//!
+//! Not the decision, and not what follows from it. A device that loads, is reserved or closed is not among the rooms.
+//! Others on a device that a slot leaves are no victims: a choice made once its memory is back knows more.
+
+use std::borrow::Cow;
+
+use super::record::{DeviceScope, ModelRecord, SlotRecord};
+use super::{ModelPool, slot_id};
+use crate::vram::contender::{ColdModel, Protection, Resident};
+use crate::vram::device::DeviceId;
+use crate::vram::evict::WaitReason;
+use crate::vram::fit::DeviceRoom;
+use crate::vram::lease::ClaimId;
+use crate::vram::schedule::{SwapDecision, SwapRule, SwapStep};
+use crate::vram::slot::{LoadKind, SlotId, SlotState};
+use crate::{Millis, ModelId};
+
+/// Debt of a model with a request that has just come, request-seconds: it waits as well.
+const DEBT_MIN: f64 = 0.001;
+/// Time from ready on in which first waiters protect a model: one that is ready and gives no permit is no reason to wait.
+const FIRST_WAITERS_MAX: Millis = Millis::from_secs(30);
+
+/// Models, residents and rooms of one moment.
+#[derive(Default)]
+pub(super) struct Contenders<'a> {
+    pub cold: Vec<ColdModel>,
+    pub residents: Vec<Resident<'a>>,
+    pub rooms: Vec<DeviceRoom>,
+    pub names: ContenderNames,
+}
+
+/// Places in the pool of the contenders, in their order.
+#[derive(Default)]
+pub(super) struct ContenderNames {
+    pub cold: Vec<Contender>,
+    /// Slots: the place of the model and the number.
+    pub residents: Vec<(usize, usize)>,
+}
+
+/// Owner of the need of a contender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Contender {
+    /// The place of a model, with the way to load it.
+    Model(usize, LoadKind),
+    /// A claim of another holder.
+    Claim(ClaimId),
+}
+
+impl ModelPool {
+    /// Returns the contenders: models with waiters that nothing serves, or `only` one.
+    pub(super) fn contenders(&self, only: Option<&ModelId>, now: Millis) -> Contenders<'_> {
+        let mut contenders = Contenders::default();
+        let only = only.map(|only| self.models.place(only));
+        let places = match &only {
+            Some(only) => only.as_slice(),
+            None => self.models.waiting_places(),
+        };
+        contenders.cold.reserve(places.len());
+        contenders.names.cold.reserve(places.len());
+        for &place in places {
+            let (_, model) = self.models.at(place);
+            let is_asked = only.is_some() || (model.waits() && !model.backoff.is_broken());
+            if is_asked && let Some(kind) = model.way_to_load(now) {
+                contenders.cold.push(model.contender(kind, now));
+                contenders.names.cold.push(Contender::Model(place, kind));
+            }
+        }
+        if only.is_none() {
+            for (id, claim) in &self.claims {
+                if let Some(cold) = claim.contender(now) {
+                    contenders.cold.push(cold);
+                    contenders.names.cold.push(Contender::Claim(id.clone()));
+                }
+            }
+        }
+        // Without one that waits nothing is decided.
+        if !contenders.cold.is_empty() {
+            contenders.rooms = self.rooms(None, DeviceScope::Loadable);
+            self.add_residents(&mut contenders, now);
+        }
+        contenders
+    }
+
+    fn add_residents<'a>(&'a self, contenders: &mut Contenders<'a>, now: Millis) {
+        let leaving = self.leaving_devices();
+        let places = self.models.active_places();
+        contenders.residents.reserve(places.len());
+        contenders.names.residents.reserve(places.len());
+        for &place in places {
+            let (_, model) = self.models.at(place);
+            let mut kept = match model.is_pinned() {
+                true => model.kept(),
+                false => 0,
+            };
+            for (number, record) in model.slots.iter().enumerate() {
+                if !record.shares.is_empty() {
+                    let is_pinned = kept > 0;
+                    // Further slots of a pinned model are as any other once the pinned ones are ready.
+                    kept -= usize::from(is_pinned && record.slot.state() == SlotState::Ready);
+                    let shares_device = leaving.iter().any(|device| record.is_on(device));
+                    let leaves = shares_device.then_some(Protection::Leaving);
+                    contenders
+                        .residents
+                        .push(model.resident(record, (is_pinned, leaves), now));
+                    contenders.names.residents.push((place, number));
+                }
+            }
+        }
+    }
+
+    /// Name of a slot at its places.
+    pub(super) fn slot_name(&self, (place, number): (usize, usize)) -> SlotId {
+        slot_id(self.models.at(place).0, number)
+    }
+
+    /// Devices on which memory will come back.
+    fn leaving_devices(&self) -> Vec<&DeviceId> {
+        let slots = self.models.active().flat_map(|(_, model)| &model.slots);
+        let leaving = slots.filter(|record| record.protection() == Some(Protection::Leaving));
+        let shares = leaving.flat_map(|record| &record.shares);
+        shares.map(|share| &share.device).collect()
+    }
+
+    /// Decides by a rule. Returns whether victims have to end where they would sleep otherwise.
+    ///
+    /// Memory that sleeping processes would keep is taken only for a model that has no other way.
+    pub(super) fn decide<'a>(
+        &'a self,
+        rule: &SwapRule,
+        contenders: &mut Contenders<'a>,
+        now: Millis,
+    ) -> (SwapDecision, bool) {
+        let next = |contenders: &Contenders<'_>| {
+            let Contenders {
+                cold,
+                residents,
+                rooms,
+                ..
+            } = contenders;
+            rule.next_step(cold, residents, rooms, now)
+        };
+        let decision = next(contenders);
+        let is_blocked = |reason: &WaitReason| *reason == WaitReason::Protected;
+        let blocked = || decision.waiting.iter().filter(|(_, it)| is_blocked(it));
+        if decision.step != SwapStep::Wait || blocked().next().is_none() {
+            return (decision, false);
+        }
+        let mut keeps_memory = false;
+        let names = contenders.names.residents.iter();
+        for (resident, (place, number)) in contenders.residents.iter_mut().zip(names) {
+            let record = &self.models.at(*place).1.slots[*number];
+            if *record.shares != *resident.shares {
+                resident.shares = Cow::Borrowed(&record.shares);
+                keeps_memory = true;
+            }
+        }
+        if !keeps_memory {
+            return (decision, false);
+        }
+        let mut is_other = vec![true; contenders.cold.len()];
+        for (nth, _) in blocked() {
+            is_other[*nth] = false;
+        }
+        for (cold, is_other) in contenders.cold.iter_mut().zip(is_other) {
+            if is_other {
+                cold.debt = 0.0;
+            }
+        }
+        let ended = next(contenders);
+        match ended.step {
+            SwapStep::Swap { .. } => {
+                let step = ended.step;
+                (SwapDecision { step, ..decision }, true)
+            }
+            SwapStep::Load { .. } | SwapStep::Wait => (decision, false),
+        }
+    }
+}
+
+impl ModelRecord {
+    /// Returns whether requests wait, and no slot serves or will.
+    pub fn waits(&self) -> bool {
+        self.demand.waiters > 0 && !self.has_service()
+    }
+
+    /// Way to load the model; `None` where no load may begin.
+    fn way_to_load(&self, now: Millis) -> Option<LoadKind> {
+        if !self.permits_load(now) {
+            return None;
+        }
+        let asleep = self.asleep_slot().map(|_| LoadKind::Wake);
+        asleep.or_else(|| self.cold_slot().map(|_| LoadKind::Start))
+    }
+
+    /// The model as one that waits for a load of a kind.
+    fn contender(&self, kind: LoadKind, now: Millis) -> ColdModel {
+        let asleep = self.asleep_slot().filter(|_| kind == LoadKind::Wake);
+        ColdModel {
+            placement: self.need(),
+            growth: asleep.map_or_else(Vec::new, |number| self.slots[number].growth()),
+            load: self.load_times.expected(kind),
+            priority: self.priority(),
+            spares_urgent: false,
+            debt: self.demand.debt.max(DEBT_MIN),
+            unserved_since: self.demand.unserved_since.unwrap_or(now),
+        }
+    }
+
+    /// A slot with memory, as one that may leave; `beside`: what protects it for the sake of another slot.
+    fn resident<'a>(
+        &self,
+        record: &'a SlotRecord,
+        (is_pinned, beside): (bool, Option<Protection>),
+        now: Millis,
+    ) -> Resident<'a> {
+        let (demand, state) = (&self.demand, record.slot.state());
+        let waits = demand.waiters > 0;
+        let ready_since = record.slot.ready_since().unwrap_or(Millis::ZERO);
+        let is_new = now.since(ready_since) < FIRST_WAITERS_MAX;
+        let protection = match record.protection() {
+            _ if is_pinned => Some(Protection::Pinned),
+            None if state == SlotState::Asleep && waits => Some(Protection::Asleep),
+            None if state == SlotState::Ready && is_new && demand.first_waiters > 0 => {
+                Some(Protection::FirstWaiters)
+            }
+            protection => protection,
+        };
+        let sleeps = state == SlotState::Ready && self.config.asleep_mib.is_some();
+        let again = if sleeps {
+            LoadKind::Wake
+        } else {
+            LoadKind::Start
+        };
+        Resident {
+            shares: record.frees(self.asleep_mib()),
+            load: self.load_times.expected(again),
+            priority: self.priority(),
+            arrivals_per_sec: demand.arrivals_per_sec,
+            is_busy: state == SlotState::Ready && (demand.in_flight > 0 || waits),
+            ready_since,
+            last_used: demand.last_used.max(ready_since),
+            protection: protection.or(beside),
+        }
+    }
+}
+
+impl SlotRecord {
+    /// Reason by its state why the slot is no victim.
+    fn protection(&self) -> Option<Protection> {
+        match self.slot.state() {
+            SlotState::Acquiring(_) | SlotState::Loading(_) => Some(Protection::Loading),
+            SlotState::Ready | SlotState::Asleep | SlotState::Cold => None,
+            SlotState::Draining(_)
+            | SlotState::Stopping(_)
+            | SlotState::Reclaiming
+            | SlotState::Stuck
+            | SlotState::Failed(_) => Some(Protection::Leaving),
+        }
+    }
+}

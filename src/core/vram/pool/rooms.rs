@@ -1,0 +1,183 @@
+//! Devices of the pool and the room on them: for a load that is chosen now, or for one that was chosen before.
+//!
+//! Not the choice. Memory is counted at most once as free: what victims leave is their challenger's.
+
+use std::sync::Arc;
+
+use super::ModelPool;
+use super::record::{DeviceScope, on};
+use crate::vram::account::{FreeMemory, MemoryAccount};
+use crate::vram::device::{DeviceId, DeviceKind, DeviceView};
+use crate::vram::fit::{DeviceRoom, DeviceShare};
+use crate::vram::slot::{SlotId, SlotState};
+
+/// Device as the pool counts its memory: leases of its own slots are the pool's to add.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolDevice {
+    /// Device.
+    pub id: DeviceId,
+    /// Place in the driver's list.
+    pub index: u32,
+    /// Kind.
+    pub kind: DeviceKind,
+    /// Name of the product.
+    pub name: Arc<str>,
+    /// Room without any lease and without others, MiB.
+    pub empty_mib: u64,
+    /// Memory that is not free for reasons beside the pool's own leases, MiB.
+    pub others_mib: u64,
+    /// Takes new loads: the sample is fresh, and no operator has closed it.
+    pub is_open: bool,
+}
+
+impl PoolDevice {
+    /// Returns a device by its account. `own_mib`: leases of the pool's slots in that account.
+    pub fn of(view: &DeviceView, account: &MemoryAccount, own_mib: u64) -> PoolDevice {
+        let room = DeviceRoom::of(view, account);
+        PoolDevice {
+            others_mib: room.empty_mib.saturating_sub(room.free_mib + own_mib),
+            id: room.id,
+            index: room.index,
+            kind: room.kind,
+            name: room.name,
+            empty_mib: room.empty_mib,
+            is_open: matches!(account.free, FreeMemory::Known(_)) && account.over_lease_mib == 0,
+        }
+    }
+}
+
+/// Use of a device by slots.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeviceUse {
+    leased_mib: u64,
+    /// Memory that is kept for loads whose victims have not ended.
+    kept_mib: u64,
+    /// Part of `leased_mib` that such a load gets.
+    coming_mib: u64,
+    residents: u32,
+    loads: u32,
+    is_reserved: bool,
+    is_stuck: bool,
+}
+
+impl ModelPool {
+    /// Room on each device for a slot that was chosen, or for a load that is chosen now.
+    pub(super) fn rooms(&self, slot: Option<&SlotId>, scope: DeviceScope) -> Vec<DeviceRoom> {
+        self.rooms_with(slot, scope, &[])
+    }
+
+    /// The same, once the given shares are released.
+    pub(super) fn rooms_with(
+        &self,
+        slot: Option<&SlotId>,
+        scope: DeviceScope,
+        freed: &[DeviceShare],
+    ) -> Vec<DeviceRoom> {
+        let (uses, host_loads) = self.device_uses(slot);
+        let parallel = self.config.load_parallel;
+        let host_is_full = host_loads >= parallel.per_host;
+        let mut rooms = Vec::with_capacity(uses.len());
+        for (device, usage) in self.devices.iter().flatten().zip(uses) {
+            let is_full = host_is_full || usage.loads >= parallel.per_device;
+            // A slot that was chosen has its reservation there itself.
+            let is_reserved = usage.is_reserved && slot.is_none();
+            let is_left_out = match scope {
+                DeviceScope::Every => false,
+                DeviceScope::Open => usage.is_stuck || !device.is_open,
+                DeviceScope::Loadable => {
+                    is_full || is_reserved || usage.is_stuck || !device.is_open
+                }
+            };
+            if is_left_out {
+                continue;
+            }
+            // What victims free belongs to their challengers; what these need beyond is not free now.
+            let kept_mib = usage.kept_mib - usage.coming_mib.min(usage.kept_mib);
+            let taken_mib = device.others_mib + usage.leased_mib + kept_mib;
+            let freed_mib = on(freed, &device.id);
+            rooms.push(DeviceRoom {
+                id: device.id.clone(),
+                index: device.index,
+                kind: device.kind,
+                name: Arc::clone(&device.name),
+                empty_mib: device.empty_mib,
+                free_mib: (device.empty_mib + freed_mib).saturating_sub(taken_mib),
+                residents: usage.residents,
+            });
+        }
+        rooms
+    }
+
+    /// Use of each device, and the loads that run on the host.
+    fn device_uses(&self, slot: Option<&SlotId>) -> (Vec<DeviceUse>, u32) {
+        let devices = self.devices.as_deref().unwrap_or_default();
+        let mut uses = vec![DeviceUse::default(); devices.len()];
+        let mut host_loads = 0;
+        for (id, model) in self.models.active() {
+            for (number, record) in model.slots.iter().enumerate() {
+                host_loads += u32::from(record.is_loading());
+                if record.has_no_shares() {
+                    continue;
+                }
+                let is_own =
+                    slot.is_some_and(|own| usize::from(own.number) == number && own.model == *id);
+                let challenger = record.challenger.as_ref();
+                let is_anothers = record.claim.is_some()
+                    || challenger.is_some_and(|challenger| Some(challenger) != slot);
+                let is_kept = !is_own && record.is_pending();
+                each_use(devices, &mut uses, &record.shares, |usage, mib| {
+                    usage.leased_mib += mib;
+                });
+                if is_kept {
+                    each_use(devices, &mut uses, &record.planned, |usage, mib| {
+                        usage.kept_mib += mib;
+                    });
+                }
+                if is_anothers {
+                    let frees = record.frees(model.asleep_mib());
+                    each_use(devices, &mut uses, frees.iter(), |usage, mib| {
+                        usage.coming_mib += mib;
+                    });
+                }
+                each_use(devices, &mut uses, record.share_of_each(), |usage, _| {
+                    usage.residents += u32::from(!record.shares.is_empty());
+                    usage.loads += u32::from(record.is_loading());
+                    usage.is_reserved |= is_kept || is_anothers;
+                    usage.is_stuck |= record.slot.state() == SlotState::Stuck;
+                });
+            }
+        }
+        self.add_claimed(devices, &mut uses);
+        (uses, host_loads)
+    }
+
+    /// Adds the memory that is kept for claims of others.
+    fn add_claimed(&self, devices: &[PoolDevice], uses: &mut [DeviceUse]) {
+        let rooms = self
+            .claims
+            .values()
+            .filter_map(|record| record.room.as_ref());
+        for room in rooms {
+            for (device, usage) in devices.iter().zip(&mut *uses) {
+                let kept_mib = on(room, &device.id);
+                usage.kept_mib += kept_mib;
+                usage.is_reserved |= kept_mib > 0;
+            }
+        }
+    }
+}
+
+/// Notes each share at the use of its device.
+fn each_use<'a>(
+    devices: &[PoolDevice],
+    uses: &mut [DeviceUse],
+    shares: impl IntoIterator<Item = &'a DeviceShare>,
+    mut note: impl FnMut(&mut DeviceUse, u64),
+) {
+    for share in shares {
+        let ids = devices.iter().map(|device| &device.id);
+        if let Some(place) = share.device.place_in(ids) {
+            note(&mut uses[place], share.mib);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Sources of devices: what is there, and samples of its memory.
+//!
+//! Not the account of what is free, which the core works out.
+
+mod nvml;
+mod ram;
+mod simulated;
+mod source;
+
+pub use nvml::NvmlDevices;
+pub use ram::{RamDevice, host_free_mib};
+pub use simulated::{SimulatedCards, described_cards, make_cards};
+pub use source::{DeviceError, DeviceSource};

@@ -1,0 +1,304 @@
+//! Watch over the devices of this host and the ledger of their memory, on a thread of its own: a driver may hang.
+//!
+//! Decides nothing. A reading that is old says so by the moments of its samples; a device that is not listed any more is
+//! not in it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use std::{io, thread};
+
+use infergate_core::vram::{
+    Claim, DeviceId, DeviceInfo, DeviceView, FreeMemory, HolderLife, HostTime, Lease, Ledger,
+    MemoryAccount, UnknownCause,
+};
+use tokio::sync::watch;
+
+use super::config::{DeviceKindChoice, GpuConfig};
+use super::device::{
+    DeviceError, DeviceSource, NvmlDevices, RamDevice, SimulatedCards, host_free_mib, make_cards,
+};
+use super::ledger::HostLedger;
+use super::lost::LostDevices;
+use super::processes::descendants;
+
+/// Pause between two readings.
+const SLOW: Duration = Duration::from_secs(1);
+/// The same while a lease is loading or reclaiming.
+const FAST: Duration = Duration::from_millis(50);
+
+/// Device with its newest sample and the account of its memory.
+#[derive(Clone, Debug)]
+pub struct ReadDevice {
+    /// Device and sample.
+    pub view: DeviceView,
+    /// Account, with the leases of all holders.
+    pub account: MemoryAccount,
+}
+
+impl ReadDevice {
+    /// Returns the account as it is now: nothing is free once the sample is too old.
+    pub fn account_at(&self, now: HostTime) -> MemoryAccount {
+        self.account.at(&self.view, now)
+    }
+
+    /// Returns whether the driver has not answered for so long that nothing is granted.
+    pub fn is_stale(&self, now: HostTime) -> bool {
+        self.account_at(now).free == FreeMemory::Unknown(UnknownCause::Stale)
+    }
+}
+
+/// Devices and leases at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct HostReading {
+    /// Devices, in the driver's order.
+    pub devices: Vec<ReadDevice>,
+    /// Leases of all holders.
+    pub leases: Vec<Lease>,
+    /// Claims of all holders, most urgent first.
+    pub claims: Vec<Claim>,
+    /// Version of the driver; none where there is none.
+    pub driver: Option<String>,
+    /// Memory of the host that is available, MiB; none where it is not known.
+    pub host_free_mib: Option<u64>,
+    /// Trouble with the driver or the ledger, for people.
+    pub problem: Option<String>,
+}
+
+impl HostReading {
+    /// Returns all devices with their newest samples.
+    pub fn views(&self) -> Vec<DeviceView> {
+        self.devices.iter().map(|it| it.view.clone()).collect()
+    }
+
+    /// Returns a device with its newest sample.
+    pub fn view_of(&self, device: &DeviceId) -> Option<&DeviceView> {
+        let mut devices = self.devices.iter();
+        let found = devices.find(|it| it.view.info.id == *device);
+        found.map(|it| &it.view)
+    }
+}
+
+/// The watch; its thread ends with it.
+#[derive(Debug)]
+pub struct HostMonitor {
+    readings: watch::Receiver<Arc<HostReading>>,
+    is_fast: Arc<AtomicBool>,
+    thread: thread::Thread,
+}
+
+impl HostMonitor {
+    /// Starts to watch the devices of a configuration.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(gpu: &GpuConfig, ledger: Arc<HostLedger>) -> io::Result<HostMonitor> {
+        let (sender, readings) = watch::channel(Arc::default());
+        let is_fast = Arc::new(AtomicBool::new(false));
+        let mut watcher = DeviceWatcher {
+            gpu: gpu.clone(),
+            ledger,
+            former: HostReading::default(),
+            lost: LostDevices::default(),
+        };
+        let flag = Arc::clone(&is_fast);
+        let builder = thread::Builder::new().name("gpu-devices".to_owned());
+        let handle = builder.spawn(move || watcher.run(&sender, &flag))?;
+        Ok(HostMonitor {
+            readings,
+            is_fast,
+            thread: handle.thread().clone(),
+        })
+    }
+
+    /// The readings, the newest one at a time.
+    pub fn readings(&self) -> watch::Receiver<Arc<HostReading>> {
+        self.readings.clone()
+    }
+
+    /// Reads each 50 ms instead of each second.
+    pub fn set_fast(&self, is_fast: bool) {
+        if self.is_fast.swap(is_fast, Ordering::Relaxed) != is_fast {
+            self.thread.unpark();
+        }
+    }
+
+    /// Reads at once.
+    pub fn look(&self) {
+        self.thread.unpark();
+    }
+}
+
+struct DeviceWatcher {
+    gpu: GpuConfig,
+    ledger: Arc<HostLedger>,
+    former: HostReading,
+    lost: LostDevices,
+}
+
+impl DeviceWatcher {
+    fn run(&mut self, sender: &watch::Sender<Arc<HostReading>>, is_fast: &AtomicBool) {
+        let mut source = None;
+        while !sender.is_closed() {
+            let reading = self.read(&mut source);
+            if reading.problem != self.former.problem {
+                match &reading.problem {
+                    Some(problem) => tracing::warn!("devices: {problem}"),
+                    None => tracing::info!("devices: all is well again"),
+                }
+            }
+            self.former = reading.clone();
+            if sender.send(Arc::new(reading)).is_err() {
+                return;
+            }
+            thread::park_timeout(match is_fast.load(Ordering::Relaxed) {
+                true => FAST,
+                false => SLOW,
+            });
+        }
+    }
+
+    /// Reads devices and ledger. A device that cannot be read stays as it was, with the old moments of its samples.
+    fn read(&mut self, source: &mut Option<Box<dyn DeviceSource>>) -> HostReading {
+        let mut problem = None;
+        let views = self.views(source).unwrap_or_else(|error| {
+            *source = None;
+            problem = Some(error.to_string());
+            let former = self.former.devices.iter();
+            former.map(|device| device.view.clone()).collect()
+        });
+        let driver = source.as_ref().and_then(|source| source.driver_version());
+        let ledger = self.live_ledger().unwrap_or_else(|error| {
+            problem = Some(error.to_string());
+            None
+        });
+        let Some(ledger) = ledger else {
+            return HostReading {
+                problem,
+                ..self.former.clone()
+            };
+        };
+        let (host, now) = (self.ledger.host(), self.ledger.host().now());
+        let devices = views.into_iter().map(|mut view| {
+            if let Some(sample) = &mut view.sample {
+                host.attribute(sample, &ledger);
+            }
+            ReadDevice {
+                account: ledger.account(&view, now),
+                view,
+            }
+        });
+        HostReading {
+            devices: devices.collect(),
+            leases: ledger.leases().to_vec(),
+            claims: ledger.claims().to_vec(),
+            driver,
+            host_free_mib: host_free_mib(),
+            problem,
+        }
+    }
+
+    /// Reads the ledger, without the leases of holders that are gone.
+    fn live_ledger(&self) -> Result<Option<Ledger>, super::LedgerStoreError> {
+        let ledger = self.ledger.read()?;
+        let host = self.ledger.host();
+        let is_dead = |lease: &Lease| host.life(&lease.holder) == HolderLife::Dead;
+        match ledger.leases().iter().any(is_dead) {
+            // Any change frees them.
+            true => {
+                self.ledger.change(|_, _| ())?;
+                self.ledger.read().map(Some)
+            }
+            false => Ok(Some(ledger)),
+        }
+    }
+
+    /// Devices with their samples; those that were lost are left out until they are good again.
+    fn views(
+        &mut self,
+        source: &mut Option<Box<dyn DeviceSource>>,
+    ) -> Result<Vec<DeviceView>, DeviceError> {
+        let had_devices = !self.former.devices.is_empty();
+        let source: &dyn DeviceSource = match (&self.gpu.devices, source) {
+            // Which processes count changes with the leases.
+            (DeviceKindChoice::Ram, _) => &RamDevice::new(self.leased_processes()),
+            (_, Some(source)) => &**source,
+            (_, source) => &**source.insert(open_source(&self.gpu, had_devices)?),
+        };
+        let listed = source.list()?.into_iter();
+        let used = listed.filter(|info| self.gpu.uses(info.id.as_str(), info.index));
+        let views = used.map(|info| self.view(source, info)).collect();
+        let former = self.former.devices.iter().map(|it| &it.view.info.id);
+        Ok(self.lost.without_lost(former, views))
+    }
+
+    /// Processes of the holders of leases.
+    fn leased_processes(&self) -> Vec<u32> {
+        let ledger = self.ledger.read();
+        let leases = ledger.iter().flat_map(|ledger| ledger.leases());
+        let holders: BTreeSet<u32> = leases.map(|lease| lease.holder.pid).collect();
+        descendants(&holders)
+    }
+
+    /// Samples one device; one that does not answer keeps its former sample.
+    fn view(&self, source: &dyn DeviceSource, info: DeviceInfo) -> DeviceView {
+        let sample = source.sample(&info.id, self.ledger.host().now());
+        let mut former = self.former.devices.iter();
+        let former = former.find(|device| device.view.info.id == info.id);
+        let sample = match sample {
+            Ok(sample) => Some(sample),
+            Err(error) => {
+                tracing::debug!(device = info.id.as_str(), %error, "a device cannot be sampled");
+                former.and_then(|device| device.view.sample.clone())
+            }
+        };
+        DeviceView {
+            reserve_mib: self.gpu.reserve_of(info.id.as_str()),
+            info,
+            sample,
+        }
+    }
+}
+
+/// Opens the source of the devices of a configuration; simulated cards are made. `had_devices`: a driver has answered.
+fn open_source(gpu: &GpuConfig, had_devices: bool) -> Result<Box<dyn DeviceSource>, DeviceError> {
+    Ok(match gpu.devices {
+        DeviceKindChoice::Nvml => Box::new(NvmlDevices::load()?),
+        DeviceKindChoice::Auto => match NvmlDevices::load() {
+            Ok(devices) => Box::new(devices),
+            // It does not answer any more: that is no host without a card.
+            Err(error) if had_devices => return Err(error),
+            Err(error) => {
+                tracing::info!("{}: no device is used", error.what);
+                Box::new(NoDevices)
+            }
+        },
+        DeviceKindChoice::Ram => Box::new(RamDevice::new(Vec::new())),
+        DeviceKindChoice::Simulated => {
+            make_cards(&gpu.simulated.directory, &gpu.simulated.cards)?;
+            Box::new(SimulatedCards::new(&gpu.simulated.directory))
+        }
+        DeviceKindChoice::None => Box::new(NoDevices),
+    })
+}
+
+/// Source without a device.
+struct NoDevices;
+
+impl DeviceSource for NoDevices {
+    fn list(&self) -> Result<Vec<DeviceInfo>, DeviceError> {
+        Ok(Vec::new())
+    }
+
+    fn sample(
+        &self,
+        device: &DeviceId,
+        _: infergate_core::vram::HostTime,
+    ) -> Result<infergate_core::vram::DeviceSample, DeviceError> {
+        Err(DeviceError {
+            what: device.as_str().to_owned(),
+            why: "no device is there".to_owned(),
+        })
+    }
+}

@@ -1,0 +1,614 @@
+//! Slots of a model: endpoints whose processes the gateway starts, opened and closed by their owner.
+//!
+//! Starts nothing. A slot keeps its identity while its address changes from process to process; permits of a
+//! former process keep the target that they were granted with.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use infergate_core::admission::{
+    EndpointId, PermitRequest, Readiness, RequestCounts, WaitingRequest,
+};
+use infergate_core::model::{EndpointSpec, KeepLoaded, Secret, is_slot};
+use infergate_core::{AccountId, Millis, Refusal};
+use tokio::sync::Notify;
+
+use super::snapshot::ColdState;
+use super::{AdmissionGate, GateState, GrantResult, Waiter};
+use crate::telemetry::gpu_metrics::ColdCounts;
+use crate::upstream::target::Target;
+
+/// Refusals that are remembered between two looks; more of them weigh no more.
+const REFUSALS_MAX: usize = 64;
+
+/// Urgency of a request that has not been read yet.
+const PRIORITY_USUAL: u8 = 5;
+
+/// Request that was refused because no slot could be ready in time: it counts as demand for a load.
+#[derive(Clone, Debug)]
+pub struct ColdRefusal {
+    /// Account that asked.
+    pub account: AccountId,
+    /// 0 is first, 9 last.
+    pub priority: u8,
+    /// Moment of the refusal.
+    pub at: Millis,
+}
+
+/// Permits of requests that keep the model loaded for another time than its own, since the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptAlive {
+    /// Permits of such requests.
+    pub grants: u32,
+    /// Time of the latest one.
+    pub latest: KeepLoaded,
+}
+
+/// Word from gates to the owner of their slots: some model that nothing serves has been asked for.
+#[derive(Debug, Default)]
+pub struct ColdSignal {
+    /// Wakes the owner.
+    pub changed: Notify,
+}
+
+/// Slots of one gate.
+#[derive(Default)]
+pub(super) struct GateSlots {
+    /// Endpoints that are no slots, of the configuration of now; kept for models with slots alone.
+    others: Vec<EndpointSpec>,
+    /// Slots that are ready, with their processes.
+    open: BTreeMap<Arc<str>, Arc<Target>>,
+    /// Requests that no load could serve in time, since the last look.
+    refused: Vec<ColdRefusal>,
+    /// States of slots that are not ready, in a word for operators.
+    words: BTreeMap<Arc<str>, &'static str>,
+    /// Reason for which a model with demand is not ready.
+    reason: Option<&'static str>,
+    /// Moment at which a slot of a model that was cold became ready, for the last time.
+    pub(super) ready_at: Millis,
+    /// Requests with a time of their own for which the model stays loaded, since the last look.
+    kept_alive: Option<KeptAlive>,
+}
+
+/// Wait of a request for a model with slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitProgress {
+    /// No process of the model is ready.
+    Loading {
+        /// Time for which the request has waited.
+        waited: Millis,
+        /// Time until a process is expected to be ready; zero where that is overdue or unknown.
+        left: Millis,
+    },
+    /// A process is ready, and its permits are in use.
+    Queued {
+        /// Position now: 1 is next. An estimate where others may come in between.
+        position: usize,
+    },
+}
+
+/// States of slots that are not ready, the nearest to it first; unlisted ones come last.
+const NEAREST_FIRST: [&str; 9] = [
+    "loading",
+    "acquiring",
+    "draining",
+    "asleep",
+    "stopping",
+    "reclaiming",
+    "cold",
+    "failed",
+    "stuck",
+];
+
+impl GateSlots {
+    /// Takes over a configuration. Returns the endpoints whose health is judged where that is not all of them.
+    pub fn configure(&mut self, endpoints: &[EndpointSpec]) -> Option<Vec<EndpointSpec>> {
+        // A slot that comes back later is opened anew by its owner.
+        self.open
+            .retain(|url, _| endpoints.iter().any(|it| it.url == *url));
+        if !endpoints.iter().any(|it| is_slot(&it.url)) {
+            self.others.clear();
+            return None;
+        }
+        let others = endpoints.iter().filter(|it| !is_slot(&it.url));
+        self.others = others.cloned().collect();
+        Some(self.judged())
+    }
+
+    fn judged(&self) -> Vec<EndpointSpec> {
+        let open = self.open.keys().map(|url| EndpointSpec {
+            url: Arc::clone(url),
+            ..EndpointSpec::default()
+        });
+        self.others.iter().cloned().chain(open).collect()
+    }
+
+    /// State of a slot that is not ready, in a word; none of a slot that is, and of other endpoints.
+    pub fn word(&self, url: &str) -> Option<&'static str> {
+        match is_slot(url) && !self.open.contains_key(url) {
+            true => Some(self.words.get(url).copied().unwrap_or("cold")),
+            false => None,
+        }
+    }
+
+    /// State of the slot that is nearest to being ready, of a model that is cold.
+    fn nearest(&self) -> &'static str {
+        let rank = |word: &&'static str| NEAREST_FIRST.iter().position(|it| it == word);
+        let words = self.words.values().copied();
+        let nearest = words.min_by_key(|word| rank(word).unwrap_or(NEAREST_FIRST.len()));
+        nearest.unwrap_or("cold")
+    }
+
+    /// Processes of slots that are ready.
+    pub fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
+        self.open.values()
+    }
+}
+
+impl GateState {
+    /// State of a model none of whose slots is ready; none of any other model.
+    pub(super) fn cold_state(&self) -> Option<ColdState> {
+        let readiness = self.turnstile.cold_readiness()?;
+        Some(ColdState {
+            slot: self.slots.nearest(),
+            reason: self.slots.reason,
+            readiness,
+        })
+    }
+
+    /// Remembers a request that was refused while nothing serves the model.
+    pub(super) fn record_cold_refusal(&mut self, request: ColdRefusal, refusal: &Refusal) {
+        let counts = matches!(
+            refusal,
+            Refusal::CannotStartInTime { .. }
+                | Refusal::Busy { .. }
+                | Refusal::QueueFull { .. }
+                | Refusal::NoHealthyEndpoint
+        );
+        if counts && self.slots.refused.len() < REFUSALS_MAX {
+            self.slots.refused.push(request);
+        }
+    }
+}
+
+impl ColdRefusal {
+    pub(super) fn of(request: &PermitRequest, at: Millis) -> ColdRefusal {
+        ColdRefusal {
+            account: request.account.clone(),
+            priority: request.priority,
+            at,
+        }
+    }
+}
+
+impl AdmissionGate {
+    /// Sets who is woken when a model that nothing serves is asked for. The first one stays.
+    pub fn set_cold_signal(&self, signal: Arc<ColdSignal>) {
+        let _ = self.cold.signal.set(signal);
+    }
+
+    /// Returns the results of requests that came while nothing served the model, since the start.
+    pub fn cold_counts(&self) -> ColdCounts {
+        let count = |result: ColdResult| self.cold.counts[result as usize].load(Ordering::Relaxed);
+        ColdCounts {
+            served: count(ColdResult::Served),
+            refused: count(ColdResult::Refused),
+            left: count(ColdResult::Left),
+        }
+    }
+
+    /// Gives requests to the process of a slot from now on, with a clean record of its health.
+    pub fn open_slot(&self, slot: &str, target: Arc<Target>) {
+        self.decide(|inner, now| {
+            let Some(id) = inner.turnstile.endpoint(slot) else {
+                return;
+            };
+            if inner.turnstile.is_cold() {
+                inner.slots.ready_at = now;
+            }
+            inner.ejector.forget(slot);
+            inner
+                .slots
+                .open
+                .insert(Arc::from(slot), Arc::clone(&target));
+            inner.set_target(id, Some(target));
+            inner.judge_slots(now);
+            let GateState {
+                turnstile, wakes, ..
+            } = inner;
+            turnstile.set_usable(id, true, now, fastrand::u64(..), wakes);
+        });
+    }
+
+    /// Opens a slot unless it is open: a gate that is new, or has the slot again, knows nothing of its process.
+    pub fn ensure_slot_open(&self, slot: &str, target: Arc<Target>) {
+        let is_open = self.inner.lock().slots.open.contains_key(slot);
+        if !is_open {
+            self.open_slot(slot, target);
+        }
+    }
+
+    /// Gives no further request to a slot, which is in the state of this `word`. Those in flight go on.
+    pub fn close_slot(&self, slot: &str, word: &'static str) {
+        self.decide(|inner, now| {
+            inner.slots.words.insert(Arc::from(slot), word);
+            if inner.slots.open.remove(slot).is_none() {
+                return;
+            }
+            let Some(id) = inner.turnstile.endpoint(slot) else {
+                return;
+            };
+            let GateState {
+                turnstile, wakes, ..
+            } = inner;
+            turnstile.set_usable(id, false, now, fastrand::u64(..), wakes);
+            inner.set_target(id, None);
+            inner.judge_slots(now);
+        });
+    }
+
+    /// Sets what is expected of the model while none of its slots is ready.
+    pub fn set_readiness(&self, readiness: Readiness) {
+        self.decide(|inner, _| {
+            let GateState {
+                turnstile, wakes, ..
+            } = inner;
+            turnstile.set_readiness(readiness, wakes);
+        });
+    }
+
+    /// Wait of a request, as its client may hear of it; none once it waits no more.
+    pub fn wait_progress(&self, waiter: &Waiter) -> Option<WaitProgress> {
+        let now = self.clock.now();
+        let inner = self.inner.lock();
+        let before = inner.turnstile.joined_before(waiter.ticket)?;
+        Some(match inner.turnstile.cold_readiness() {
+            Some(Readiness::Expected { expected, .. }) => WaitProgress::Loading {
+                waited: now.since(Millis(waiter.joined_us / 1000)),
+                left: expected.since(now),
+            },
+            // Its refusal is under way.
+            Some(Readiness::Never) => return None,
+            // Those that joined earlier may not be ahead of it, and those that joined later may be.
+            None => WaitProgress::Queued {
+                position: waiter.position.min(before + 1),
+            },
+        })
+    }
+
+    /// Sets the reason for which the model is not ready, for operators.
+    pub fn set_cold_reason(&self, reason: Option<&'static str>) {
+        self.inner.lock().slots.reason = reason;
+    }
+
+    /// Visits at most `limit` requests that wait, and takes refusals and counts since the last look.
+    pub fn look_at_demand(
+        &self,
+        limit: usize,
+        each: impl FnMut(WaitingRequest<'_>),
+    ) -> (Vec<ColdRefusal>, RequestCounts) {
+        let mut inner = self.inner.lock();
+        inner.turnstile.for_each_waiting(limit, each);
+        let counts = inner.turnstile.take_counts();
+        (std::mem::take(&mut inner.slots.refused), counts)
+    }
+
+    /// Returns whether the model has slots, none of them is ready, and nothing else serves it.
+    pub fn is_cold(&self) -> bool {
+        self.inner.lock().turnstile.is_cold()
+    }
+
+    /// Remembers a request that another model serves only because this one is cold.
+    pub fn record_cold_demand(&self, account: &AccountId) {
+        let Some(signal) = self.cold.signal() else {
+            return;
+        };
+        let at = self.clock.now();
+        let mut inner = self.inner.lock();
+        if inner.slots.refused.len() < REFUSALS_MAX {
+            inner.slots.refused.push(ColdRefusal {
+                account: account.clone(),
+                priority: PRIORITY_USUAL,
+                at,
+            });
+        }
+        drop(inner);
+        signal.changed.notify_one();
+    }
+
+    /// Records that a request which has a permit keeps the model loaded for this time.
+    pub fn record_keep_alive(&self, latest: KeepLoaded) {
+        let mut inner = self.inner.lock();
+        let former = inner.slots.kept_alive.map_or(0, |kept| kept.grants);
+        inner.slots.kept_alive = Some(KeptAlive {
+            grants: former.saturating_add(1),
+            latest,
+        });
+    }
+
+    /// Takes what requests have said of the time for which the model stays loaded. To be called before
+    /// [`AdmissionGate::look_at_demand`]: a permit counts before its request says so.
+    pub fn take_kept_alive(&self) -> Option<KeptAlive> {
+        self.inner.lock().slots.kept_alive.take()
+    }
+
+    /// Returns whether an endpoint is open for this process.
+    pub(super) fn is_open_at(&self, EndpointId(index): EndpointId, target: &Arc<Target>) -> bool {
+        let inner = self.inner.lock();
+        let present = inner.targets.get(index as usize).and_then(Option::as_ref);
+        present.is_some_and(|present| Arc::ptr_eq(present, target))
+    }
+
+    /// Returns the permits in use at a slot; also those of a former process.
+    pub fn in_flight(&self, slot: &str) -> u32 {
+        let inner = self.inner.lock();
+        let used = inner.turnstile.endpoint(slot);
+        used.map_or(0, |id| inner.turnstile.used(id))
+    }
+}
+
+impl GateState {
+    /// Judges the health of the endpoints that are open now.
+    fn judge_slots(&mut self, now: Millis) {
+        let judged = self.slots.judged();
+        let changes = self.ejector.configure(&judged, now);
+        self.apply(changes, now);
+    }
+
+    fn set_target(&mut self, EndpointId(index): EndpointId, target: Option<Arc<Target>>) {
+        let index = index as usize;
+        if self.targets.len() <= index {
+            self.targets.resize(index + 1, None);
+        }
+        self.targets[index] = target;
+        let url = |target: &Option<Arc<Target>>| Some(Arc::clone(&target.as_ref()?.url));
+        self.urls = self.targets.iter().map(url).collect();
+    }
+}
+
+/// Target of an instance, the process of a slot, at an address of this host; `key` is sent as a bearer token.
+pub fn slot_target(
+    (slot, instance, model): (&str, &str, &str),
+    address: SocketAddr,
+    key: Option<Secret>,
+    connect_timeout: Duration,
+) -> Option<Arc<Target>> {
+    let spec = EndpointSpec {
+        url: format!("http://{address}").into(),
+        api_key: key,
+        ..EndpointSpec::default()
+    };
+    let target = Target::new(&spec, model, connect_timeout)?;
+    Some(Arc::new(
+        target.of_slot(Arc::from(slot), Arc::from(instance)),
+    ))
+}
+
+/// Requests of a model that nothing served when they came.
+#[derive(Default)]
+pub(super) struct ColdRequests {
+    /// Owner of the slots; none for a model without slots.
+    signal: OnceLock<Arc<ColdSignal>>,
+    /// Results, in the order of [`ColdResult`].
+    counts: [AtomicU64; 3],
+}
+
+impl ColdRequests {
+    /// Owner of the slots, to be woken for such a request.
+    pub fn signal(&self) -> Option<&Arc<ColdSignal>> {
+        self.signal.get()
+    }
+
+    pub fn record(&self, result: ColdResult) {
+        self.counts[result as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Result of a request that came while nothing served its model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ColdResult {
+    /// A permit was granted.
+    Served,
+    /// A refusal was returned.
+    Refused,
+    /// The client left, or the time was over.
+    Left,
+}
+
+impl ColdResult {
+    /// Returns the result of a waiter with this outcome.
+    pub fn of<T>(outcome: &Result<GrantResult, T>) -> ColdResult {
+        match outcome {
+            Ok(Ok(_)) => ColdResult::Served,
+            Ok(Err(_)) | Err(_) => ColdResult::Refused,
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use infergate_core::model::{Algorithm, ModelSpec};
+
+    use super::*;
+    use crate::telemetry::Clock;
+    use crate::upstream::gate::GateEntry;
+    use crate::upstream::gate::fixtures::{ask, spec};
+
+    fn model() -> ModelSpec {
+        let model = spec(Algorithm::Fair);
+        ModelSpec {
+            endpoints: vec![EndpointSpec::slot(&model.id, 0, 1)],
+            ..model
+        }
+    }
+
+    fn process(slot: &str, port: u16) -> Arc<Target> {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let key = Some("secret".into());
+        slot_target(
+            (slot, "m#0-00c0ffee", "m"),
+            address,
+            key,
+            Duration::from_secs(1),
+        )
+        .expect("a good address")
+    }
+
+    #[tokio::test]
+    async fn a_slot_keeps_its_identity_while_its_process_changes() {
+        let model = model();
+        let gate = AdmissionGate::new(&model, Vec::new(), Clock::start());
+        let signal = Arc::new(ColdSignal::default());
+        gate.set_cold_signal(Arc::clone(&signal));
+        let slot = Arc::clone(&model.endpoints[0].url);
+        assert_eq!(gate.state().1[0].slot, Some("cold"));
+        let Ok(GateEntry::Queued(mut first)) = gate.request_permit(ask("a")).1 else {
+            panic!("it waits for a process");
+        };
+        signal.changed.notified().await;
+        gate.tick();
+        gate.open_slot(&slot, process(&slot, 4001));
+        let first = first.granted().await.unwrap();
+        assert_eq!(first.target.authority, "127.0.0.1:4001");
+        assert_eq!((&first.target.url, gate.in_flight(&slot)), (&slot, 1));
+        assert_eq!(gate.cold_counts().served, 1);
+        assert_eq!(gate.state().1[0].slot, None);
+        gate.close_slot(&slot, "failed");
+        assert_eq!(gate.state().1[0].slot, Some("failed"));
+        assert!(gate.targets().is_empty(), "no check goes to a closed slot");
+        gate.open_slot(&slot, process(&slot, 4002));
+        // What the former process did says nothing about the present one.
+        for _ in 0..20 {
+            let now = gate.clock.now();
+            first.record_attempt(
+                infergate_core::routing::EndpointSignal::Failure,
+                None,
+                None,
+                now,
+            );
+        }
+        assert!(gate.targets()[0].1, "healthy");
+        drop(first);
+        let Ok(GateEntry::Leased(second)) = gate.request_permit(ask("a")).1 else {
+            panic!("the new process has a permit");
+        };
+        assert_eq!(second.target.authority, "127.0.0.1:4002");
+        gate.configure(&model, Vec::new());
+        assert_eq!(gate.targets().len(), 1, "a reload leaves it open");
+        let without = ModelSpec {
+            endpoints: Vec::new(),
+            ..model.clone()
+        };
+        gate.configure(&without, Vec::new());
+        assert!(gate.targets().is_empty());
+        gate.configure(&model, Vec::new());
+        assert_eq!(gate.state().1[0].slot, Some("failed"));
+        gate.ensure_slot_open(&slot, process(&slot, 4002));
+        // Its one permit is in use until then, also by a request of before.
+        drop(second);
+        let Ok(GateEntry::Leased(again)) = gate.request_permit(ask("a")).1 else {
+            panic!("a slot that came back serves once its owner opens it");
+        };
+        assert_eq!(again.target.authority, "127.0.0.1:4002");
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_a_load_stands_on_the_permit_and_its_progress_can_be_asked() {
+        let model = model();
+        let gate = AdmissionGate::new(&model, Vec::new(), Clock::start());
+        let slot = Arc::clone(&model.endpoints[0].url);
+        let soon = gate.clock.now() + Millis(60_000);
+        gate.set_readiness(Readiness::Expected {
+            earliest: soon,
+            expected: soon,
+        });
+        gate.close_slot(&slot, "loading");
+        gate.set_cold_reason(Some("awaits_lease"));
+        assert!(gate.is_cold());
+        let (found, entry) = gate.request_permit(ask("a"));
+        let cold = found.cold.expect("nothing is ready");
+        assert_eq!((cold.slot, cold.reason), ("loading", Some("awaits_lease")));
+        let Ok(GateEntry::Queued(mut first)) = entry else {
+            panic!("it waits for a process");
+        };
+        assert!(first.has_found_cold);
+        let Some(WaitProgress::Loading { left, .. }) = gate.wait_progress(&first) else {
+            panic!("it waits for a load");
+        };
+        assert!(left > Millis(30_000), "{left:?}");
+        assert!(
+            gate.model_load().wait_ms > 30_000,
+            "nodes see the time to the load"
+        );
+        let Ok(GateEntry::Queued(second)) = gate.request_permit(ask("a")).1 else {
+            panic!("it waits behind the first");
+        };
+        gate.open_slot(&slot, process(&slot, 4001));
+        let first = first.granted().await.unwrap();
+        assert!(first.load_wait_us.is_some());
+        assert_eq!(first.target.instance.as_deref(), Some("m#0-00c0ffee"));
+        let progress = gate.wait_progress(&second);
+        assert_eq!(progress, Some(WaitProgress::Queued { position: 1 }));
+        let (found, entry) = gate.request_permit(ask("a"));
+        assert!(found.cold.is_none());
+        let Ok(GateEntry::Queued(third)) = entry else {
+            panic!("one permit is all there is");
+        };
+        assert!(!third.has_found_cold);
+        let progress = gate.wait_progress(&third);
+        assert_eq!(progress, Some(WaitProgress::Queued { position: 2 }));
+        gate.close_slot(&slot, "failed");
+        gate.set_readiness(Readiness::Never);
+        assert_eq!(gate.wait_progress(&third), None);
+    }
+
+    #[test]
+    fn a_full_queue_counts_as_demand_like_other_refusals() {
+        let mut model = model();
+        model.queue.capacity = 0;
+        let gate = AdmissionGate::new(&model, Vec::new(), Clock::start());
+        let refused = gate.request_permit(ask("a")).1;
+        assert!(matches!(refused, Err(Refusal::QueueFull { .. })));
+        assert_eq!(gate.look_at_demand(8, |_| {}).0.len(), 1);
+    }
+
+    #[test]
+    fn requests_that_no_load_can_serve_are_remembered_as_demand() {
+        let model = model();
+        let gate = AdmissionGate::new(&model, Vec::new(), Clock::start());
+        gate.set_cold_signal(Arc::default());
+        let far = gate.clock.now() + Millis(60_000);
+        gate.set_readiness(Readiness::Expected {
+            earliest: far,
+            expected: far,
+        });
+        let soon = PermitRequest {
+            deadline: gate.clock.now() + Millis(1000),
+            ..ask("a")
+        };
+        let at_once = PermitRequest {
+            no_wait: true,
+            ..ask("b")
+        };
+        for request in [soon, at_once] {
+            assert!(gate.request_permit(request).1.is_err());
+        }
+        let Ok(GateEntry::Queued(waiter)) = gate.request_permit(ask("c")).1 else {
+            panic!("it has time");
+        };
+        let mut waiting = Vec::new();
+        let (refused, counts) =
+            gate.look_at_demand(8, |it| waiting.push(it.account.as_str().to_owned()));
+        let refused: Vec<&str> = refused.iter().map(|it| it.account.as_str()).collect();
+        assert_eq!((refused, waiting), (vec!["a", "b"], vec!["c".to_owned()]));
+        assert_eq!((counts.arrivals, counts.grants), (3, 0));
+        drop(waiter);
+        let counts = gate.cold_counts();
+        assert_eq!((counts.served, counts.refused, counts.left), (0, 2, 1));
+        let (refused, counts) = gate.look_at_demand(8, |_| {});
+        assert_eq!((refused.len(), counts), (0, RequestCounts::default()));
+    }
+}

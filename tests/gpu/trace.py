@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Trace C of `benches/swap` with real processes on a simulated card, 20 times faster: `turns` against `lru`.
+
+The trace, and what both policies make of it in virtual time, come from the bench. Each policy serves it once through a
+gateway of its own, both at the same time: `turns` must load less and have the lower p99, as there. Times in the table are those of the trace.
+"""
+
+import argparse
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "jobs")]
+
+from kit import Table, ask, gateway, quantile  # noqa: E402
+
+POLICIES = ("turns", "lru")
+FASTER = 20
+ACCOUNTS = 5
+# Tokens are the simulated server's unit of work: one each 5 ms.
+TOKENS_PER_SEC = 200
+# Far longer than any request waits; only a hang meets it.
+DEADLINE_SECS = 900
+PAGES_PER_1000_MIB = 10
+# Minutes of the trace, and its seeds.
+QUICK = (8, (1,))
+FULL = (40, (1, 2, 3))
+# A short trace on a busy machine only shows that both policies serve it: starts of processes take longer than loads then.
+QUICK_SLACK = 2
+
+CONFIG = """\
+accounts:
+{accounts}timeouts: {{ ceiling_secs: {deadline} }}
+gpu:
+  devices: simulated
+  reserve_mib: 0
+  simulated: {{ directory: {folder}/cards, cards: [{{ name: card, total_mib: {card_mib}, pages: {pages} }}] }}
+  ledger: {{ directory: {folder}/ledger }}
+  swap: {{ policy: {policy}, aging_secs: 1, demand_memory_secs: 3 }}
+models:
+{models}"""
+
+MODEL = """\
+  - id: m{number}
+    task: text-generation
+    backend: openai
+    process:
+      preset: simulate
+      parallel: {permits}
+      arguments: ["--load-mib-per-sec", "{rate_mib}", "--vram-release-ms", "{stop_ms}", "--ttft-ms", "0", "--tokens-per-sec", "{tokens_per_sec}"]
+    vram: {{ mib: {mib} }}
+    keep_alive_secs: -1
+    queue: {{ algorithm: fair, capacity: 4096 }}
+"""
+
+
+def trace(seed, minutes):
+    """The head of the trace, and its requests."""
+    command = ["cargo", "test", "--quiet", "-p", "infergate-core", "--bench", "swap", "--"]
+    command += ["--print", "C", str(seed), str(minutes)]
+    printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    head, *requests = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    return head, requests
+
+
+def key(account):
+    return f"key-{account}"
+
+
+def configuration(head, policy, folder):
+    accounts = [
+        f'  - {{ id: a{number}, api_keys_sha256: ["{hashlib.sha256(key(number).encode()).hexdigest()}"] }}\n'
+        for number in range(ACCOUNTS)
+    ]
+    models = [
+        MODEL.format(
+            number=number,
+            permits=head["permits"],
+            rate_mib=model["mib"] * 1000 * FASTER // model["load_ms"],
+            stop_ms=head["stop_ms"] // FASTER,
+            tokens_per_sec=TOKENS_PER_SEC,
+            mib=model["mib"],
+        )
+        for number, model in enumerate(head["models"])
+    ]
+    return CONFIG.format(
+        accounts="".join(accounts),
+        deadline=DEADLINE_SECS,
+        folder=folder,
+        card_mib=head["card_mib"],
+        pages=head["card_mib"] * PAGES_PER_1000_MIB // 1000,
+        policy=policy,
+        models="".join(models),
+    )
+
+
+def play(binary, head, requests, policy, seed):
+    """Loads, and the latencies of all requests in seconds of the trace; requests that failed."""
+    folder = ROOT / "target" / "gpu-trace" / f"{policy}-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    latencies, failed, lock = [], [], threading.Lock()
+
+    def one(port, due, request):
+        tokens = max(1, round(request["service_ms"] / 1000 / FASTER * TOKENS_PER_SEC))
+        body = {
+            "model": f"m{request['model']}",
+            "messages": [{"role": "user", "content": "hello"}],
+            "max_tokens": tokens,
+            "ignore_eos": True,
+        }
+        headers = {"authorization": f"Bearer {key(request['account'])}"}
+        try:
+            status, answer = ask(port, "POST", "/v1/chat/completions", body, headers, timeout=DEADLINE_SECS)
+        except OSError as problem:
+            status, answer = 0, str(problem)
+        with lock:
+            latencies.append((time.monotonic() - due) * FASTER)
+            if status != 200:
+                failed.append(answer)
+
+    with gateway(binary, configuration(head, policy, folder)) as node:
+        begun, threads = time.monotonic(), []
+        for request in requests:
+            due = begun + request["at_ms"] / 1000 / FASTER
+            time.sleep(max(0, due - time.monotonic()))
+            thread = threading.Thread(target=one, args=(node.port, due, request))
+            thread.start()
+            threads.append(thread)
+        for thread in threads:
+            thread.join()
+        slots = ask(node.admin, "GET", "/gpu")[1]["slots"]
+    return sum(slot["loads"] for slot in slots), latencies, failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "target/debug/infergate")
+    parser.add_argument("--quick", action="store_true", help="one seed of 8 minutes; the default")
+    parser.add_argument("--full", action="store_true", help="three seeds of 40 minutes: 7 minutes in all")
+    options = parser.parse_args()
+    minutes, seeds = FULL if options.full else QUICK
+    table = Table()
+    for seed in seeds:
+        head, requests = trace(seed, minutes)
+        print(f"trace C, seed {seed}: {len(requests)} requests in {minutes} min, {FASTER} times faster", flush=True)
+        print("                       loads  mean s   p99 s   in virtual time: loads  mean s   p99 s", flush=True)
+        with ThreadPoolExecutor() as pool:
+            binary = options.binary.resolve()
+            plays = {policy: pool.submit(play, binary, head, requests, policy, seed) for policy in POLICIES}
+        figures = {}
+        for policy in POLICIES:
+            loads, latencies, failed = plays[policy].result()
+            mean, p99 = sum(latencies) / len(latencies), quantile(latencies, 0.99)
+            model = head[policy]
+            print(
+                f"{policy:20} {loads:7} {mean:7.1f} {p99:7.1f}                   "
+                f"{model['loads']:5} {model['mean_secs']:7.1f} {model['p99_secs']:7.1f}",
+                flush=True,
+            )
+            table.row(f"seed {seed}, {policy}: all answered", f"{len(latencies) - len(failed)}, failed {failed[:1]}", not failed)
+            figures[policy] = (loads, p99)
+        (loads, p99), (lru_loads, lru_p99) = figures["turns"], figures["lru"]
+        slack = 1 if options.full else QUICK_SLACK
+        table.row(f"seed {seed}: loads of turns against lru", f"{loads / lru_loads:.2f} ×", loads <= lru_loads * slack)
+        table.row(f"seed {seed}: p99 of turns against lru", f"{p99 / lru_p99:.2f} ×", p99 <= lru_p99 * slack)
+    return table.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

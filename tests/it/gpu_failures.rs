@@ -1,0 +1,238 @@
+//! Failures of managed models and of what is around them, by the table of the design; real processes on simulated cards.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use serde_json::Value;
+
+use crate::gpu_operations::order;
+use crate::support::gpu_host::{CARD_MIB, ask_as, becomes, gpu, host, model, serve, slot};
+use crate::support::{Node, eventually};
+
+/// A simulated server that is no model of the gateway, and takes memory of the card.
+struct OtherProgram(Child);
+
+impl OtherProgram {
+    fn start(dir: &Path, mib: u64) -> OtherProgram {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_infergate"));
+        command.args(["simulate", "--address", "127.0.0.1:0", "--vram-card"]);
+        command.arg(dir.join("cards/sim0"));
+        command.args(["--vram-mib", &mib.to_string()]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        OtherProgram(command.spawn().unwrap())
+    }
+}
+
+impl Drop for OtherProgram {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn command(id: &str, mib: u64, argv: &str, more: &str) -> String {
+    format!(
+        "  - {{ id: {id}, task: text-generation, backend: openai, vram: {{ mib: {mib} }}, process: {{ command: {argv}{more} }} }}\n"
+    )
+}
+
+fn kill(slot: &Value) {
+    let pid = slot["pid"].as_u64().unwrap().to_string();
+    let killed = Command::new("kill").args(["-9", &pid]).status();
+    assert!(killed.unwrap().success());
+}
+
+async fn models(node: &Node, id: &str) -> Value {
+    let report = gpu(node).await;
+    let models = report["models"].as_array().unwrap().iter();
+    let mut found = models.filter(|model| model["model"] == id);
+    found.next().cloned().unwrap_or(Value::Null)
+}
+
+async fn device(node: &Node, key: &str) -> u64 {
+    gpu(node).await["devices"][0][key].as_u64().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn a_model_that_crashes_in_a_request_is_back_soon_and_others_serve_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = model("m", 6000, "", "").replace("--ttft-ms\", \"1\"", "--ttft-ms\", \"2000\"");
+    let models = [slow, model("other", 6000, "", "")];
+    let node = Node::start(&host(dir.path(), &models)).await;
+    serve(&node, "other").await;
+    let other = becomes(&node, "other", "ready").await;
+    let asked = ask_as(&node, "", "m");
+    let crashed = async {
+        let ready = becomes(&node, "m", "ready").await;
+        eventually("the request runs", async || {
+            (models_in_flight(&node, "m").await > 0).then_some(())
+        })
+        .await;
+        kill(&ready);
+        serve(&node, "other").await;
+        ready
+    };
+    let (answer, crashed) = tokio::join!(asked, crashed);
+    // It is tried again once the model is back: nothing of the answer had been sent.
+    assert!([200, 502].contains(&answer.status), "{}", answer.text());
+    eventually("the crash is seen", async || {
+        (slot(&node, "m").await["pid"] != crashed["pid"]).then_some(())
+    })
+    .await;
+    serve(&node, "m").await;
+    let again = becomes(&node, "m", "ready").await;
+    assert_ne!(again["pid"], crashed["pid"]);
+    assert_eq!(slot(&node, "other").await["pid"], other["pid"]);
+}
+
+async fn models_in_flight(node: &Node, id: &str) -> u64 {
+    models(node, id).await["in_flight"].as_u64().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn a_crash_loop_ends_in_a_refusal_at_once_and_others_serve() {
+    let dir = tempfile::tempdir().unwrap();
+    let starts = dir.path().join("starts");
+    let argv = format!("[sh, -c, \"echo x >> {}; exit 3\"]", starts.display());
+    let models_text = [command("m", 1000, &argv, ""), model("spare", 1000, "", "")];
+    let node = Node::start(&host(dir.path(), &models_text)).await;
+    serve(&node, "spare").await;
+    let start = Instant::now();
+    eventually("the model is broken", async || {
+        // Demand goes on; no refusal ends a backoff.
+        let refused = ask_as(&node, "x-infergate-timeout-ms: 500\r\n", "m").await;
+        assert!(
+            [408, 429, 502].contains(&refused.status),
+            "{}",
+            refused.text()
+        );
+        (models(&node, "m").await["broken"] == true).then_some(())
+    })
+    .await;
+    let count = std::fs::read_to_string(&starts).unwrap().lines().count();
+    assert!(count >= 5, "{count} starts");
+    assert!(
+        count <= 6 || start.elapsed() > Duration::from_secs(60),
+        "{count} starts"
+    );
+    let asked = Instant::now();
+    let refused = ask_as(&node, "", "m").await;
+    assert_eq!(refused.status, 502, "{}", refused.text());
+    assert_eq!(
+        refused.json()["errors"][0]["code"].as_u64().unwrap_or(3050),
+        3050
+    );
+    assert!(
+        asked.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        asked.elapsed()
+    );
+    serve(&node, "spare").await;
+}
+
+#[tokio::test]
+async fn a_load_that_hangs_ends_at_its_timeout_and_its_room_is_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let hangs = model(
+        "m",
+        20_000,
+        ", ready_timeout_secs: 1, stop_timeout_secs: 1",
+        "",
+    );
+    let hangs = hangs.replace("\"--ttft-ms\"", "\"--load-secs\", \"500\", \"--ttft-ms\"");
+    let models_text = [hangs, model("other", 20_000, "", "")];
+    let node = Node::start(&host(dir.path(), &models_text)).await;
+    let refused = ask_as(&node, "x-infergate-timeout-ms: 3000\r\n", "m").await;
+    assert!([408, 429].contains(&refused.status), "{}", refused.text());
+    eventually("the load has failed", async || {
+        (slot(&node, "m").await["state"] == "failed").then_some(())
+    })
+    .await;
+    serve(&node, "other").await;
+}
+
+#[tokio::test]
+async fn a_load_that_runs_out_of_memory_is_repeated_once_with_more_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let card = dir.path().join("cards/sim0");
+    // It takes 14 % more than it is said to, and beside `idle` the card has less.
+    let argv = format!(
+        "[\"{}\", simulate, --address, \"127.0.0.1:{{port}}\", --vram-card, \"{}\", --vram-mib, \"13600\", --ttft-ms, \"1\", --tokens-per-sec, \"0\"]",
+        env!("CARGO_BIN_EXE_infergate"),
+        card.display()
+    );
+    let models_text = [
+        command("m", 12_000, &argv, ""),
+        model("idle", 11_000, "", ""),
+    ];
+    let node = Node::start(&host(dir.path(), &models_text)).await;
+    serve(&node, "idle").await;
+    serve(&node, "m").await;
+    let shown = becomes(&node, "m", "ready").await;
+    assert_eq!(shown["leases"][0]["mib"], 13_800, "{shown}");
+    assert_eq!(slot(&node, "idle").await["state"], "cold");
+    assert_eq!(models(&node, "m").await["broken"], false);
+}
+
+#[tokio::test]
+async fn another_program_that_takes_the_card_is_left_alone_and_loads_wait_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let models_text = [model("resident", 8000, "", ""), model("m", 12_000, "", "")];
+    let node = Node::start(&host(dir.path(), &models_text)).await;
+    serve(&node, "resident").await;
+    let resident = becomes(&node, "resident", "ready").await;
+    let pinned = order(&node, "/gpu/models/resident/pin").await;
+    assert_eq!(pinned.status, 200);
+    let mut other = OtherProgram::start(dir.path(), 10_000);
+    eventually("its memory is seen", async || {
+        (device(&node, "outside_mib").await >= 10_000).then_some(())
+    })
+    .await;
+    let late = ask_as(&node, "x-infergate-timeout-ms: 1500\r\n", "m").await;
+    assert!([408, 429].contains(&late.status), "{}", late.text());
+    assert_eq!(slot(&node, "m").await["state"], "cold");
+    serve(&node, "resident").await;
+    assert_eq!(slot(&node, "resident").await["pid"], resident["pid"]);
+    assert!(
+        other.0.try_wait().unwrap().is_none(),
+        "nothing is killed for a model"
+    );
+    drop(other);
+    serve(&node, "m").await;
+}
+
+#[tokio::test]
+async fn memory_that_does_not_come_back_counts_as_used_by_others_and_loads_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = model("m", 16_000, "", "").replace(
+        "\"--ttft-ms\"",
+        "\"--vram-release-ms\", \"600\", \"--ttft-ms\"",
+    );
+    let models_text = [slow, model("other", 16_000, "", "")];
+    let node = Node::start(&host(dir.path(), &models_text)).await;
+    for name in ["m", "other", "m"] {
+        serve(&node, name).await;
+        let leased = device(&node, "leased_mib").await;
+        assert!(leased <= CARD_MIB, "{leased}");
+    }
+}
+
+#[tokio::test]
+async fn clients_that_leave_during_a_load_get_no_permit_and_the_load_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = model("m", 16_000, "", "")
+        .replace("\"--ttft-ms\"", "\"--load-secs\", \"1\", \"--ttft-ms\"");
+    let node = Node::start(&host(dir.path(), &[slow])).await;
+    let left = ask_as(&node, "x-infergate-timeout-ms: 5000\r\n", "m");
+    // The connection is dropped in the middle of the load.
+    tokio::select! {
+        response = left => panic!("{}", response.text()),
+        _ = becomes(&node, "m", "loading") => {}
+    }
+    becomes(&node, "m", "ready").await;
+    node.settles(0, 0).await;
+    assert_eq!(slot(&node, "m").await["loads"], 1);
+}

@@ -1,0 +1,203 @@
+//! Models on one simulated card: loaded on demand, evicted for others, restarted, and gone with their gateway.
+//!
+//! Processes, leases and memory are real; only the card is simulated.
+
+use serde_json::Value;
+
+use crate::support::gpu_host::{
+    CARD_MIB, ask_as, becomes, card_is_free, gpu, host, model, pages_held, serve, slot,
+};
+use crate::support::{Node, TestClient, eventually};
+
+#[tokio::test]
+async fn models_share_a_card_and_make_room_for_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let models = [
+        model("small", 7000, "", ""),
+        model("middle", 11_000, "", ""),
+        model("large", 16_000, "", ""),
+    ];
+    let node = Node::start(&host(dir.path(), &models)).await;
+    for name in ["small", "middle"] {
+        assert_eq!(slot(&node, name).await["state"], "cold");
+        serve(&node, name).await;
+        becomes(&node, name, "ready").await;
+    }
+    // The card is full: one of them leaves.
+    serve(&node, "large").await;
+    becomes(&node, "large", "ready").await;
+    let device = gpu(&node).await["devices"][0].clone();
+    assert!(
+        device["leased_mib"].as_u64().unwrap() <= CARD_MIB,
+        "{device}"
+    );
+    assert_eq!(slot(&node, "middle").await["state"], "cold");
+    let state = node.state().await;
+    let endpoints = state["models"].as_array().unwrap().iter();
+    let endpoints: Vec<&Value> = endpoints.map(|model| &model["endpoints"][0]).collect();
+    assert_eq!(endpoints[1]["url"], "slot:middle#0");
+    assert_eq!(endpoints[1]["slot"], "cold");
+    assert!(endpoints[2]["slot"].is_null(), "{}", endpoints[2]);
+    for name in ["middle", "small", "large", "middle"] {
+        serve(&node, name).await;
+    }
+}
+
+#[tokio::test]
+async fn many_requests_for_a_model_that_is_not_loaded_are_one_load() {
+    let dir = tempfile::tempdir().unwrap();
+    let models = [model(
+        "m",
+        8000,
+        ", parallel: 8",
+        ", queue: { capacity: 200 }",
+    )];
+    let node = Node::start(&host(dir.path(), &models)).await;
+    let asked = (0..60).map(|_| ask_as(&node, "", "m"));
+    let responses = futures_util::future::join_all(asked).await;
+    for response in responses {
+        assert_eq!(response.status, 200, "{}", response.text());
+    }
+    assert_eq!(slot(&node, "m").await["loads"], 1);
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_killed_leaves_no_process_and_the_next_one_begins_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let models = [model("m", 8000, "", "")];
+    let mut node = Node::start(&host(dir.path(), &models)).await;
+    for _ in 0..2 {
+        serve(&node, "m").await;
+        assert!(pages_held(dir.path()) > 0);
+        node.signal("KILL");
+        node.ended().await;
+        card_is_free(dir.path()).await;
+        node.start_again().await;
+    }
+    serve(&node, "m").await;
+    node.signal("TERM");
+    node.ended().await;
+    card_is_free(dir.path()).await;
+}
+
+#[tokio::test]
+async fn a_process_that_is_killed_is_started_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let models = [model("m", 8000, "", "")];
+    let node = Node::start(&host(dir.path(), &models)).await;
+    serve(&node, "m").await;
+    let before = becomes(&node, "m", "ready").await;
+    let pid = before["pid"].as_u64().unwrap().to_string();
+    let killed = std::process::Command::new("kill")
+        .args(["-9", &pid])
+        .status();
+    assert!(killed.unwrap().success());
+    eventually("the slot has failed", async || {
+        (slot(&node, "m").await["state"] != "ready").then_some(())
+    })
+    .await;
+    serve(&node, "m").await;
+    let after = becomes(&node, "m", "ready").await;
+    assert_ne!(after["instance"], before["instance"]);
+    assert_eq!(after["loads"], 2);
+}
+
+#[tokio::test]
+async fn a_model_that_never_fits_or_never_starts_refuses_and_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let failing = "  - { id: failing, task: text-generation, backend: openai, vram: { mib: 100 }, \
+                   process: { command: [\"sh\", \"-c\", \"echo no weights; exit 3\"] } }\n";
+    let models = [
+        model("huge", 99_000, "", ""),
+        failing.to_owned(),
+        model("m", 100, "", ""),
+    ];
+    let node = Node::start(&host(dir.path(), &models)).await;
+    eventually("the huge model is refused", async || {
+        let response = ask_as(&node, "x-infergate-timeout-ms: 5000\r\n", "huge").await;
+        (response.status == 502).then_some(())
+    })
+    .await;
+    let refused = ask_as(&node, "x-infergate-timeout-ms: 6000\r\n", "failing").await;
+    assert!(
+        [408, 429, 502].contains(&refused.status),
+        "{}",
+        refused.text()
+    );
+    let shown = slot(&node, "failing").await;
+    assert!(
+        shown["problem"].as_str().unwrap().contains("no weights"),
+        "{shown}"
+    );
+    let instance = shown["instance"].as_str().unwrap().replace('#', "%23");
+    let log = node.get(&format!("/gpu/instances/{instance}/logs")).await;
+    assert_eq!(log.json()["log"], "no weights\n", "{}", log.text());
+    // Others go on.
+    serve(&node, "m").await;
+}
+
+#[tokio::test]
+async fn an_idle_model_is_unloaded_and_orders_are_carried_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let models = [
+        model("brief", 8000, "", ", keep_alive_secs: 1"),
+        model("acme/m", 8000, "", ""),
+    ];
+    let node = Node::start(&host(dir.path(), &models)).await;
+    serve(&node, "brief").await;
+    becomes(&node, "brief", "cold").await;
+    let post = async |path: &str| {
+        let mut client = TestClient::connect(node.admin).await;
+        client.post("", path, "").await;
+        client.response().await.status
+    };
+    assert_eq!(post("/gpu/models/acme%2Fm/load").await, 200);
+    becomes(&node, "acme/m", "ready").await;
+    assert_eq!(post("/gpu/models/acme/m/unload").await, 200);
+    becomes(&node, "acme/m", "cold").await;
+    assert_eq!(post("/gpu/models/nobody/load").await, 404);
+    assert_eq!(post("/gpu").await, 405);
+}
+
+#[tokio::test]
+async fn a_reload_restarts_only_the_model_whose_process_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |context: &str| {
+        let models = [
+            model("stays", 8000, "", ""),
+            model("changes", 8000, context, ""),
+        ];
+        host(dir.path(), &models)
+    };
+    let node = Node::start(&with("")).await;
+    for name in ["stays", "changes"] {
+        serve(&node, name).await;
+    }
+    let before = [
+        becomes(&node, "stays", "ready").await,
+        becomes(&node, "changes", "ready").await,
+    ];
+    let unrelated = with("").replace("models:", "timeouts: { ceiling_secs: 500 }\nmodels:");
+    assert_eq!(node.reload(&unrelated).await.status, 200);
+    serve(&node, "stays").await;
+    assert_eq!(slot(&node, "changes").await["pid"], before[1]["pid"]);
+    assert_eq!(node.reload(&with(", context: 4096")).await.status, 200);
+    eventually("the changed model has another process", async || {
+        let shown = slot(&node, "changes").await;
+        let is_new = shown["state"] == "ready" && shown["pid"] != before[1]["pid"];
+        if !is_new {
+            serve(&node, "changes").await;
+        }
+        is_new.then_some(())
+    })
+    .await;
+    assert_eq!(slot(&node, "stays").await["pid"], before[0]["pid"]);
+    // A model that the file has no more ends, and its memory is free.
+    let rest = [model("stays", 8000, "", "")];
+    let held = pages_held(dir.path());
+    assert_eq!(node.reload(&host(dir.path(), &rest)).await.status, 200);
+    eventually("the removed model's memory is free", async || {
+        (pages_held(dir.path()) < held).then_some(())
+    })
+    .await;
+}
