@@ -162,7 +162,10 @@ async fn the_file_of_an_input_goes_with_the_record_and_with_a_refused_create() {
     })
     .await;
     let removed = r#"infergate_jobs_duty_items_total{duty="input_files"}"#;
-    assert_eq!(node.metric(removed).await, Some(1.0));
+    eventually("its removal is counted", async || {
+        (node.metric(removed).await == Some(1.0)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -48,7 +48,7 @@ pub async fn serve(node: &Node, model: &str) {
     assert_eq!(response.json()["model"], model);
 }
 
-/// What `GET /gpu` shows.
+/// Returns the answer of `GET /gpu`.
 pub async fn gpu(node: &Node) -> Value {
     let shown = node.get("/gpu").await;
     assert_eq!(shown.status, 200, "{}", shown.text());
@@ -58,17 +58,18 @@ pub async fn gpu(node: &Node) -> Value {
 /// The slot of a model, as `GET /gpu` shows it.
 pub async fn slot(node: &Node, model: &str) -> Value {
     let report = gpu(node).await;
-    let slots = report["slots"].as_array().unwrap();
-    let found = slots.iter().find(|slot| slot["model"] == model);
-    found
-        .unwrap_or_else(|| panic!("{model} in {report}"))
-        .clone()
+    slot_in(&report, model).unwrap_or_else(|| panic!("{model} in {report}"))
 }
 
-/// Waits until the slot of a model is in a state.
+fn slot_in(report: &Value, model: &str) -> Option<Value> {
+    let mut slots = report["slots"].as_array().unwrap().iter();
+    slots.find(|slot| slot["model"] == model).cloned()
+}
+
+/// Waits until the slot of a model is in a state; the host may not have reported its slots yet.
 pub async fn becomes(node: &Node, model: &str, state: &str) -> Value {
     eventually(&format!("{model} is {state}"), async || {
-        let slot = slot(node, model).await;
+        let slot = slot_in(&gpu(node).await, model)?;
         (slot["state"] == state).then_some(slot)
     })
     .await
