@@ -222,11 +222,16 @@ impl<'a> ModelFallback<'a> {
         };
         let cause = refusal.clone();
         let is_cold = reason == Some(FallbackReason::Cold);
+        if is_cold {
+            self.model.gate.record_cold_demand(&self.account.id);
+        }
         let leaves = self
             .state
             .may_fall_back(reason.unwrap_or(FallbackReason::Failed), ctx.attempts);
         let (primary, first_refusal) = self.leave(refusal, is_cold && leaves);
-        let next = match leaves.then(|| self.next_open(is_cold)).flatten() {
+        // One that is cold too is not loaded in its place: the request goes back to the first one that it left.
+        let must_be_warm = is_cold || self.has_awaited();
+        let next = match leaves.then(|| self.next_open(must_be_warm)).flatten() {
             Some(next) => {
                 if let Some(reason) = reason {
                     self.model.metrics.record_fallback(reason);

@@ -76,6 +76,7 @@ pub async fn run(
     } else if ctx.can.charges_tokens {
         ctx.account_guard = account.enter_job(tokens_ahead(&call), shared.clock.recent())?;
     }
+    terms::record_passed_over(ctx, account);
     // 7 to 10, at the model, and at its fallbacks for as long as no server has started to work.
     let mut fallback = ModelFallback::begin(shared, ctx, &account.spec, model, call);
     let (body_share, permit) = (&mut body_share, &mut permit);

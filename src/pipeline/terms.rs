@@ -18,6 +18,8 @@ use crate::upstream::ModelRuntime;
 pub struct RequestTerms {
     /// Named task that the client asked for in place of a model.
     pub task: Option<Arc<NamedTask>>,
+    /// Candidate of the task that would have gone first, and is cold.
+    passed_over: Option<Arc<ModelRuntime>>,
 }
 
 impl RequestTerms {
@@ -90,16 +92,21 @@ pub fn find_candidate(
     let open = open_candidates(ctx.shared(), ctx, &account.spec, task, first);
     let all = std::iter::once(first).chain(&open);
     let chosen = first_candidate(task.pin_primary, all.map(|model| !model.gate.is_cold()));
-    let chosen = match chosen.checked_sub(1) {
-        Some(later) => {
-            // Another one goes before it, and still it is wanted.
-            first.gate.record_cold_demand(&account.spec.id);
-            &open[later]
-        }
-        None => first,
+    let (chosen, passed_over) = match chosen.checked_sub(1) {
+        Some(later) => (&open[later], Some(Arc::clone(first))),
+        None => (first, None),
     };
     ctx.begin_task(task, chosen);
+    ctx.terms.get_or_insert_default().passed_over = passed_over;
     Ok(Arc::clone(chosen))
+}
+
+/// Records, of a request that may run, that the candidate which it passed over is wanted still.
+pub fn record_passed_over(ctx: &mut RequestContext, account: &Account) {
+    let terms = ctx.terms.as_mut();
+    if let Some(first) = terms.and_then(|terms| terms.passed_over.take()) {
+        first.gate.record_cold_demand(&account.spec.id);
+    }
 }
 
 /// Candidates of a named task that may follow `first`, in order.

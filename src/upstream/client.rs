@@ -213,8 +213,7 @@ impl HttpClient {
         let mut failed = SendError::Connect("the name has no address".into());
         for dial in dials.in_order() {
             match self.connect(dial).await {
-                Ok(mut connection) => {
-                    connection.set_meter(target.meter());
+                Ok(connection) => {
                     dials.prefer(dial);
                     target.is_distrusted.store(false, Ordering::Relaxed);
                     return Ok((connection, Arc::clone(dial)));
@@ -430,6 +429,13 @@ impl UpstreamResponse {
     /// Status and fields of the response.
     pub fn head(&self) -> &ParsedResponse {
         &self.connection.head
+    }
+
+    /// Counts the bytes of the response, those that have come included, where the server's progress is watched.
+    pub fn measure_progress(&mut self, target: &Target) {
+        if let Some(meter) = target.meter() {
+            self.connection.set_meter(meter);
+        }
     }
 
     /// Gives the buffer back that the head came in: of a stream, which may take minutes.

@@ -104,7 +104,7 @@ pub(super) struct UpstreamConnection {
     read_bytes: usize,
     /// The last read took all that there was room for.
     is_read_full: bool,
-    /// Counter of the bytes received, for servers whose progress is watched.
+    /// Counter of the bytes of the present response, of servers whose progress is watched.
     meter: Option<Arc<AtomicU64>>,
 }
 
@@ -142,9 +142,11 @@ impl UpstreamConnection {
         })
     }
 
-    /// Counts the bytes received from now on.
-    pub fn set_meter(&mut self, meter: Option<Arc<AtomicU64>>) {
-        self.meter = meter;
+    /// Counts the bytes of the present response, also what has come of it.
+    pub fn set_meter(&mut self, meter: Arc<AtomicU64>) {
+        // At least one: the head has come.
+        meter.fetch_add(self.received.len().max(1) as u64, Ordering::Relaxed);
+        self.meter = Some(meter);
     }
 
     /// Returns whether the server has proved an equal identity, or need not.
@@ -227,6 +229,7 @@ impl UpstreamConnection {
     /// Gives memory back that a connection without a request does not need.
     pub fn rest(&mut self) {
         self.head.fields.clear();
+        self.meter = None;
         spare::give_back(&mut self.received);
     }
 

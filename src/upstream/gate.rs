@@ -22,7 +22,7 @@ use infergate_core::admission::{
 };
 use infergate_core::model::{ModelSpec, is_slot};
 use infergate_core::routing::{
-    AccountKey, Ejector, EndpointSignal, FailureCause, Health, Observation, RetryBudget,
+    AccountKey, Ejector, EndpointSignal, FailureCause, Health, Observation, REFUSED, RetryBudget,
     UsabilityChange,
 };
 use infergate_core::{AccountId, Millis, ModelId, Refusal};
@@ -205,7 +205,9 @@ impl AdmissionGate {
                 }))
             }
             AdmissionOutcome::Full(refusal) => {
-                if let Some(asked) = asked {
+                if let Some(asked) = asked
+                    && refusal != Refusal::NoHealthyEndpoint
+                {
                     self.cold.record(ColdResult::Refused);
                     inner.record_cold_refusal(asked, &refusal);
                 }
@@ -262,6 +264,7 @@ impl AdmissionGate {
         self.decide(|inner, now| {
             let changes = inner.ejector.tick(now);
             inner.apply(changes, now);
+            inner.resume_slots(now);
             let GateState {
                 turnstile, wakes, ..
             } = inner;
@@ -515,6 +518,9 @@ impl Permit {
             pause,
         };
         self.gate.record_attempt(&self.target.url, observed, now);
+        if cause == Some(REFUSED) && is_slot(&self.target.url) {
+            self.gate.pause_slot(self.endpoint, &self.target, now);
+        }
     }
 }
 

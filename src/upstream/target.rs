@@ -166,12 +166,13 @@ impl Target {
         }
     }
 
-    /// Counter of the bytes that come from the process of a slot.
+    /// Counter of the bytes with which the process of a slot answers requests; answers to checks say nothing of its
+    /// progress.
     pub(super) fn meter(&self) -> Option<Arc<AtomicU64>> {
         self.meter.clone()
     }
 
-    /// Returns the bytes that have come from the process of a slot; 0 of other endpoints.
+    /// Returns the bytes with which the process of a slot has answered requests; 0 of other endpoints.
     pub fn received_bytes(&self) -> u64 {
         let meter = self.meter.as_ref();
         meter.map_or(0, |meter| meter.load(Ordering::Relaxed))

@@ -164,9 +164,11 @@ async fn a_cold_model_is_left_for_a_ready_one_unless_it_is_pinned_and_else_waite
         slow("pinned", 1, "", ", fallbacks: [warm], pin_primary: true"),
         slow("alone", 1, "", ", fallbacks: [cold]"),
         slow("returning", 1, "", ", fallbacks: [cold, failing]"),
+        slow("onward", 1, "", ", fallbacks: [gone, cold]"),
         slow("cold", 1, "", ""),
         model("warm", 1000, "", ""),
         failing.to_owned(),
+        failing.replace("failing", "gone"),
     ];
     let node = Node::start(&host(dir.path(), &models)).await;
     serve(&node, "warm").await;
@@ -192,7 +194,7 @@ async fn a_cold_model_is_left_for_a_ready_one_unless_it_is_pinned_and_else_waite
         (200, None)
     );
 
-    for name in ["pinned", "alone", "returning"] {
+    for name in ["pinned", "alone", "returning", "onward"] {
         let answer = ask_as(&node, "", name).await;
         assert_eq!(answer.status, 200, "{name}: {}", answer.text());
         assert_eq!(answer.header("x-infergate-model"), None, "{name}");

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::support::gpu_host::{
-    CARD_MIB, ask_as, becomes, card_is_free, gpu, host, model, pages_held, serve, slot,
+    CARD_MIB, ask_as, becomes, card_is_free, gpu, host, model, pages_held, serve, signal, slot,
 };
 use crate::support::{Node, TestClient, eventually};
 
@@ -87,11 +87,7 @@ async fn a_process_that_is_killed_is_started_again() {
     let node = Node::start(&host(dir.path(), &models)).await;
     serve(&node, "m").await;
     let before = becomes(&node, "m", "ready").await;
-    let pid = before["pid"].as_u64().unwrap().to_string();
-    let killed = std::process::Command::new("kill")
-        .args(["-9", &pid])
-        .status();
-    assert!(killed.unwrap().success());
+    signal(&before, "-KILL");
     eventually("the slot has failed", async || {
         (slot(&node, "m").await["state"] != "ready").then_some(())
     })
@@ -100,6 +96,25 @@ async fn a_process_that_is_killed_is_started_again() {
     let after = becomes(&node, "m", "ready").await;
     assert_ne!(after["instance"], before["instance"]);
     assert_eq!(after["loads"], 2);
+}
+
+#[tokio::test]
+async fn requests_right_after_a_crash_wait_for_the_next_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let models = [model("m", 8000, "", "")];
+    let node = Node::start(&host(dir.path(), &models)).await;
+    for _ in 0..2 {
+        serve(&node, "m").await;
+        let before = becomes(&node, "m", "ready").await;
+        signal(&before, "-KILL");
+        // Its socket is closed a little before anybody can hear of its end.
+        let requests = (0..8).map(|_| ask_as(&node, "", "m"));
+        for answer in futures_util::future::join_all(requests).await {
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        let after = becomes(&node, "m", "ready").await;
+        assert_ne!(after["instance"], before["instance"]);
+    }
 }
 
 #[tokio::test]

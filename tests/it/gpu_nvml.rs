@@ -26,7 +26,7 @@ impl Host {
         driver.set(&format!("{cards}{faults}"));
         let models = models.iter().map(|model| model_text(driver.dir(), *model));
         let config = format!(
-            "gpu:\n  devices: nvml\n  reserve_mib: 0\n  ledger: {{ directory: {}/ledger }}\nmodels:\n{}",
+            "gpu:\n  devices: nvml\n  ports: 11000-11999\n  reserve_mib: 0\n  ledger: {{ directory: {}/ledger }}\nmodels:\n{}",
             driver.dir().display(),
             models.collect::<String>()
         );

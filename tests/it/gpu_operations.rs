@@ -5,14 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::support::gpu_host::{ask_as, becomes, gpu, host, model, pages_held, serve, slot};
-use crate::support::{Node, TestClient, TestResponse, eventually};
-
-pub(crate) async fn order(node: &Node, path: &str) -> TestResponse {
-    let mut client = TestClient::connect(node.admin).await;
-    client.post("", path, "").await;
-    client.response().await
-}
+use crate::support::gpu_host::{
+    ask_as, becomes, gpu, host, model, pages_held, post_admin, serve, slot,
+};
+use crate::support::{Node, eventually};
 
 async fn slots(node: &Node, model: &str) -> Vec<Value> {
     let report = gpu(node).await;
@@ -96,7 +92,7 @@ async fn an_order_may_wait_for_the_state_that_it_is_for() {
         model("huge", 99_000, "", ""),
     ];
     let node = Node::start(&host(dir.path(), &models)).await;
-    let reached = order(&node, "/gpu/models/m/load?wait_secs=60").await;
+    let reached = post_admin(&node, "/gpu/models/m/load?wait_secs=60").await;
     assert_eq!(
         (reached.status, &reached.json()["reached"]),
         (200, &json!(true))
@@ -106,7 +102,7 @@ async fn an_order_may_wait_for_the_state_that_it_is_for() {
         (&before["state"], &before["reason"]),
         (&json!("ready"), &json!("command"))
     );
-    let reached = order(&node, "/gpu/models/m/restart?wait_secs=60").await;
+    let reached = post_admin(&node, "/gpu/models/m/restart?wait_secs=60").await;
     assert_eq!(reached.status, 200, "{}", reached.text());
     let after = slot(&node, "m").await;
     assert_eq!(
@@ -114,11 +110,11 @@ async fn an_order_may_wait_for_the_state_that_it_is_for() {
         (&json!("ready"), &json!("restart"))
     );
     assert_ne!(after["pid"], before["pid"]);
-    let reached = order(&node, "/gpu/models/m/unload?wait_secs=60").await;
+    let reached = post_admin(&node, "/gpu/models/m/unload?wait_secs=60").await;
     assert_eq!(reached.status, 200, "{}", reached.text());
     assert_eq!(slot(&node, "m").await["state"], "cold");
     assert_eq!(pages_held(dir.path()), 0);
-    let late = order(&node, "/gpu/models/huge/load?wait_secs=1").await;
+    let late = post_admin(&node, "/gpu/models/huge/load?wait_secs=1").await;
     assert_eq!(late.status, 504, "{}", late.text());
 }
 

@@ -8,7 +8,9 @@ use infergate::parts::process::own_group;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::support::gpu_host::{ask_as, becomes, card_is_free, host, model, order, serve, slot};
+use crate::support::gpu_host::{
+    ask_as, becomes, card_is_free, host, model, order, serve, signal, slot,
+};
 use crate::support::{Node, TestClient, chat, eventually};
 
 const INFERGATE: &str = env!("CARGO_BIN_EXE_infergate");
@@ -147,10 +149,7 @@ async fn a_busy_server_without_progress_is_restarted() {
         .post("", "/v1/chat/completions", &chat("m", stream))
         .await;
     client.saw("data:").await;
-    let stopped = std::process::Command::new("kill")
-        .args(["-STOP", &before["pid"].to_string()])
-        .status();
-    assert!(stopped.unwrap().success());
+    signal(&before, "-STOP");
     let answer = client.response().await;
     assert!(!answer.text().contains("[DONE]"), "the stream was cut");
     assert!(node.log().contains("unresponsive"));

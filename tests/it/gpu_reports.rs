@@ -12,62 +12,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::support::{Node, TestResponse, eventually};
-
-const CHAT: &str = "/v1/chat/completions";
-
-/// A host with one card of 24,000 MiB, and the models in these lines. `more` are keys of `gpu`.
-fn host(dir: &Path, more: &str, models: &[String]) -> String {
-    let (cards, ledger) = (dir.join("cards"), dir.join("ledger"));
-    format!(
-        "gpu:\n  devices: simulated\n  reserve_mib: 0\n  ledger: {{ directory: {} }}\n  \
-         simulated: {{ directory: {}, cards: [{{ name: sim0, total_mib: 24000 }}] }}\n{more}models:\n{}",
-        ledger.display(),
-        cards.display(),
-        models.concat()
-    )
-}
+use crate::support::gpu_host::{ask_as, becomes, host, host_with, order, serve, signal, slot};
+use crate::support::{Node, eventually};
 
 fn model(id: &str, mib: u64, arguments: &str, more: &str) -> String {
     format!(
         "  - {{ id: {id}, task: text-generation, backend: openai, vram: {{ mib: {mib} }}, \
          process: {{ preset: simulate, arguments: [\"--ttft-ms\", \"50\"{arguments}] }}{more} }}\n"
     )
-}
-
-async fn ask(node: &Node, headers: &str, model: &str) -> TestResponse {
-    let body = json!({ "model": model, "messages": [{ "role": "user", "content": "hi" }] });
-    node.post_as(headers, CHAT, &body.to_string()).await
-}
-
-async fn serve(node: &Node, model: &str) {
-    let response = ask(node, "", model).await;
-    assert_eq!(response.status, 200, "{}", response.text());
-}
-
-async fn slot(node: &Node, model: &str) -> Value {
-    let report = node.get("/gpu").await.json();
-    let slots = report["slots"].as_array().unwrap();
-    let found = slots.iter().find(|slot| slot["model"] == model);
-    found
-        .unwrap_or_else(|| panic!("{model} in {report}"))
-        .clone()
-}
-
-async fn becomes(node: &Node, model: &str, state: &str) -> Value {
-    eventually(&format!("{model} is {state}"), async || {
-        let slot = slot(node, model).await;
-        (slot["state"] == state).then_some(slot)
-    })
-    .await
-}
-
-async fn kill(node: &Node, model: &str) {
-    let pid = slot(node, model).await["pid"].as_u64().unwrap();
-    let killed = std::process::Command::new("kill")
-        .args(["-9", &pid.to_string()])
-        .status();
-    assert!(killed.unwrap().success());
 }
 
 async fn metric_is(node: &Node, series: &str, expected: f64) {
@@ -89,15 +41,15 @@ async fn metrics_count_loads_evictions_crashes_and_requests_for_cold_models() {
         model("slow", 100, slow, ""),
         model("huge", 99_000, "", ""),
     ];
-    let node = Node::start(&host(dir.path(), "", &models)).await;
+    let node = Node::start(&host(dir.path(), &models)).await;
     serve(&node, "a").await;
     serve(&node, "b").await;
     becomes(&node, "a", "cold").await;
     becomes(&node, "b", "ready").await;
-    kill(&node, "b").await;
+    signal(&slot(&node, "b").await, "-KILL");
     let crashes = "infergate_instance_crashes_total{model=\"b\"}";
     metric_is(&node, crashes, 1.0).await;
-    let refused = ask(&node, "x-infergate-queue: reject\r\n", "slow").await;
+    let refused = ask_as(&node, "x-infergate-queue: reject\r\n", "slow").await;
     assert_eq!(refused.status, 429, "{}", refused.text());
     for (series, expected) in [
         ("gpu_device_up{device=\"0 simulated\"}", 1.0),
@@ -136,7 +88,7 @@ async fn metrics_count_loads_evictions_crashes_and_requests_for_cold_models() {
     let lost = node.metric(lost).await.unwrap();
     assert!(lost > 0.0, "b came after a had left: {lost}");
     // A client whose time is over before the model is there.
-    let left = ask(&node, "x-infergate-timeout-ms: 4000\r\n", "slow").await;
+    let left = ask_as(&node, "x-infergate-timeout-ms: 4000\r\n", "slow").await;
     assert_ne!(left.status, 200);
     eventually("the request is counted", async || {
         let of = async |result: &str| {
@@ -241,26 +193,19 @@ fn sum(reports: &[Value], member: &str) -> f64 {
     reports.iter().map(|it| it[member].as_f64().unwrap()).sum()
 }
 
-async fn order(node: &Node, model: &str, order: &str) {
-    let mut client = crate::support::TestClient::connect(node.admin).await;
-    let path = format!("/gpu/models/{model}/{order}");
-    client.post("", &path, "").await;
-    assert_eq!(client.response().await.status, 200);
-}
-
 #[tokio::test]
 async fn reports_cover_a_run_with_a_crash_and_a_drain_to_the_millisecond() {
     let dir = tempfile::tempdir().unwrap();
     let receiver = ReportReceiver::start().await;
     let models = [model("m", 8000, "", "")];
-    let node = Node::start(&host(dir.path(), &receiver.keys(dir.path()), &models)).await;
+    let node = Node::start(&host_with(dir.path(), &receiver.keys(dir.path()), &models)).await;
     // Loaded before it is asked for: a request that waits takes its permit a little after the grant.
     order(&node, "m", "load").await;
     let first = becomes(&node, "m", "ready").await["instance"].clone();
     for _ in 0..3 {
         serve(&node, "m").await;
     }
-    kill(&node, "m").await;
+    signal(&slot(&node, "m").await, "-KILL");
     eventually("the crash is seen", async || {
         (slot(&node, "m").await["state"] != "ready").then_some(())
     })
@@ -353,7 +298,7 @@ async fn each_load_has_a_setup_report_with_its_outcome_and_its_log() {
         command("late", "echo asleep; exec sleep 600")
             .replace("process: {", "process: { ready_timeout_secs: 1,"),
     ];
-    let node = Node::start(&host(dir.path(), &receiver.keys(dir.path()), &models)).await;
+    let node = Node::start(&host_with(dir.path(), &receiver.keys(dir.path()), &models)).await;
     for name in ["ok", "failing", "greedy", "late", "canceled"] {
         order(&node, name, "load").await;
     }

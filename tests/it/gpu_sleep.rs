@@ -6,7 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::gpu_host::{
-    ask_as, becomes, card_is_free, gpu, host, host_with, ledger, model, pages_held, serve, slot,
+    ask_as, becomes, card_is_free, gpu, host, host_with, ledger, model, pages_held, serve, signal,
+    slot,
 };
 use crate::support::{Node, eventually};
 
@@ -111,11 +112,7 @@ async fn a_sleeping_process_that_is_killed_is_loaded_again() {
     let node = Node::start(&host(dir.path(), &models)).await;
     serve(&node, "m").await;
     let asleep = becomes(&node, "m", "asleep").await;
-    let pid = asleep["pid"].as_u64().unwrap().to_string();
-    let killed = std::process::Command::new("kill")
-        .args(["-9", &pid])
-        .status();
-    assert!(killed.unwrap().success());
+    signal(&asleep, "-KILL");
     eventually("nothing is leased", async || {
         ledger_mib(dir.path()).is_empty().then_some(())
     })

@@ -1,14 +1,14 @@
 //! Chat templates that the gateway renders itself: messages as one prompt, and a completion as a chat response.
 //!
-//! For servers whose own template is missing or wrong. Messages stay text: markers of the template in them are broken up
-//! by a space, so that a message neither ends its turn nor begins another one. Tools, pictures and probabilities of
-//! tokens have no form here and are refused.
+//! For servers whose own template is missing or wrong. Messages stay text: markers of the template in them, and control
+//! tokens of any, are broken up by a space, so that a message neither ends its turn nor begins another one. Tools,
+//! pictures and probabilities of tokens have no form here and are refused.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::Refusal;
@@ -28,17 +28,27 @@ struct Turn {
     text: String,
 }
 
+/// Beginnings of the control tokens of most models: a server's tokenizer gives them their meaning also where the
+/// template has no use for them.
+const CONTROL_TOKENS: [&str; 3] = ["<|", "<s>", "</s>"];
+
 impl ChatTemplate {
-    /// Texts that the template gives a meaning.
+    /// Texts that the template gives a meaning, beside [`CONTROL_TOKENS`].
     fn markers(self) -> &'static [&'static str] {
         match self {
-            ChatTemplate::Server | ChatTemplate::Raw => &[],
-            ChatTemplate::Chatml => &["<|im_start|>", "<|im_end|>"],
-            ChatTemplate::Llama2 => &["[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "<s>", "</s>"],
+            ChatTemplate::Server | ChatTemplate::Raw | ChatTemplate::Chatml => &[],
+            ChatTemplate::Llama2 => &["[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"],
             ChatTemplate::Alpaca => &["### Instruction:", "### Response:"],
-            ChatTemplate::Vicuna => &["USER:", "ASSISTANT:", "</s>"],
-            ChatTemplate::Mistral => &["[INST]", "[/INST]", "<s>", "</s>"],
+            ChatTemplate::Vicuna => &["USER:", "ASSISTANT:"],
+            ChatTemplate::Mistral => &["[INST]", "[/INST]"],
         }
+    }
+
+    /// Texts that no message may have.
+    fn broken(self) -> impl Iterator<Item = &'static str> + Clone {
+        CONTROL_TOKENS
+            .into_iter()
+            .chain(self.markers().iter().copied())
     }
 
     /// Texts at which the server ends its turn.
@@ -54,14 +64,14 @@ impl ChatTemplate {
 
     /// Returns the text with a space in each marker.
     fn plain(self, text: &str) -> String {
-        let markers = self.markers();
-        if !markers.iter().any(|marker| text.contains(marker)) {
+        let markers = self.broken();
+        if !markers.clone().any(|marker| text.contains(marker)) {
             return text.to_owned();
         }
         let mut plain = String::with_capacity(text.len() + 16);
         for letter in text.chars() {
             plain.push(letter);
-            if markers.iter().any(|marker| plain.ends_with(marker)) {
+            if markers.clone().any(|marker| plain.ends_with(marker)) {
                 plain.pop();
                 plain.push(' ');
                 plain.push(letter);
@@ -201,6 +211,13 @@ struct Part<'a> {
     text: Option<Cow<'a, str>>,
 }
 
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Stops<'a> {
+    One(#[serde(borrow)] Cow<'a, str>),
+    Many(#[serde(borrow)] Vec<Cow<'a, str>>),
+}
+
 fn refused(pointer: String, message: &str) -> Refusal {
     Refusal::BadRequest {
         pointer,
@@ -212,9 +229,11 @@ fn refused(pointer: String, message: &str) -> Refusal {
 const NOT_RENDERED: [&str; 5] = ["tools", "functions", "logprobs", "top_logprobs", "audio"];
 /// Values that ask for nothing.
 const NOTHING: [&str; 5] = ["null", "false", "0", "[]", "{}"];
-/// Members of a chat request that a completion does not have.
-const DROPPED: [&str; 10] = [
+/// Members of a chat request that a completion does not have, or has in another form.
+const DROPPED: [&str; 13] = [
     "messages",
+    "prompt",
+    "stop",
     "tools",
     "functions",
     "tool_choice",
@@ -224,16 +243,23 @@ const DROPPED: [&str; 10] = [
     "top_logprobs",
     "audio",
     "chat_template_kwargs",
+    MAX_COMPLETION_TOKENS,
 ];
+const MAX_TOKENS: &str = "max_tokens";
+/// The present name of the limit in a chat request; it wins over the former one.
+const MAX_COMPLETION_TOKENS: &str = "max_completion_tokens";
 
-/// Returns a chat request as the completion request that means the same by `template`.
+type Members<'a> = BTreeMap<Cow<'a, str>, Cow<'a, RawValue>>;
+
+/// Returns a chat request as the completion request that means the same by `template`. Members that are not rendered are
+/// copied as they are. Without a limit of its own the request has `"max_tokens": null`: some servers end a completion
+/// after 16 tokens where none is named, and a chat at the end of its context.
 ///
 /// # Errors
 /// A member that the template has no form for.
 pub fn completion_request(template: ChatTemplate, chat: &[u8]) -> Result<Vec<u8>, Refusal> {
     let unread = |_| refused(String::new(), "the body is no chat request");
-    let members: BTreeMap<Cow<'_, str>, &RawValue> =
-        serde_json::from_slice(chat).map_err(unread)?;
+    let mut members: Members<'_> = serde_json::from_slice(chat).map_err(unread)?;
     for name in NOT_RENDERED {
         if members
             .get(name)
@@ -243,27 +269,25 @@ pub fn completion_request(template: ChatTemplate, chat: &[u8]) -> Result<Vec<u8>
             return Err(refused(format!("/{name}"), &message));
         }
     }
-    let turns = turns(template, members.get("messages").copied())?;
-    let mut request = serde_json::Map::new();
-    let mut put = |name: &str, value: &RawValue| {
-        request.insert(
-            name.to_owned(),
-            serde_json::from_str(value.get()).unwrap_or_default(),
-        );
-    };
-    for (name, value) in &members {
-        match &**name {
-            name if DROPPED.contains(&name) => {}
-            "max_completion_tokens" => put("max_tokens", value),
-            name => put(name, value),
-        }
+    let turns = turns(template, members.get("messages").map(|value| &**value))?;
+    let stops = stops(template, members.get("stop").map(|value| &**value))?;
+    let stops = (!stops.is_empty()).then(|| raw(&stops)).transpose()?;
+    let limit = [MAX_COMPLETION_TOKENS, MAX_TOKENS]
+        .into_iter()
+        .filter_map(|name| members.get(name))
+        .find(|value| value.get() != "null");
+    let limit = limit.cloned().unwrap_or(Cow::Borrowed(RawValue::NULL));
+    members.retain(|name, _| !DROPPED.contains(&&**name));
+    members.insert(MAX_TOKENS.into(), limit);
+    if let Some(stops) = stops {
+        members.insert("stop".into(), Cow::Owned(stops));
     }
-    let stops = stops(template, request.remove("stop"));
-    if !stops.is_empty() {
-        request.insert("stop".to_owned(), stops.into());
-    }
-    request.insert("prompt".to_owned(), template.render(&turns).into());
-    serde_json::to_vec(&request).map_err(|_| Refusal::Internal)
+    members.insert("prompt".into(), Cow::Owned(raw(&template.render(&turns))?));
+    serde_json::to_vec(&members).map_err(|_| Refusal::Internal)
+}
+
+fn raw(value: &impl Serialize) -> Result<Box<RawValue>, Refusal> {
+    to_raw_value(value).map_err(|_| Refusal::Internal)
 }
 
 fn turns(template: ChatTemplate, messages: Option<&RawValue>) -> Result<Vec<Turn>, Refusal> {
@@ -323,18 +347,27 @@ fn text_of(content: &RawValue) -> Option<String> {
 }
 
 /// Stop strings of the request, then those of the template.
-fn stops(template: ChatTemplate, own: Option<Value>) -> Vec<Value> {
-    let mut stops = match own {
-        Some(Value::Array(list)) => list,
-        None | Some(Value::Null) => Vec::new(),
-        Some(one) => vec![one],
+fn stops<'a>(
+    template: ChatTemplate,
+    own: Option<&'a RawValue>,
+) -> Result<Vec<Cow<'a, str>>, Refusal> {
+    let mut stops = match own.map(RawValue::get) {
+        None | Some("null") => Vec::new(),
+        Some(own) => match serde_json::from_str(own) {
+            Ok(Stops::One(one)) => vec![one],
+            Ok(Stops::Many(list)) => list,
+            Err(_) => {
+                let why = "must be a text or a list of texts";
+                return Err(refused("/stop".to_owned(), why));
+            }
+        },
     };
     for stop in template.stops() {
         if !stops.iter().any(|own| own == stop) {
             stops.push((*stop).into());
         }
     }
-    stops
+    Ok(stops)
 }
 
 /// Returns a whole completion as the chat response that means the same; none where it is no completion.
@@ -393,8 +426,7 @@ impl ChatChunks {
 /// Returns a chat request that asks the server's template to think, or not to; as it is where it says so itself.
 pub fn with_thinking(chat: &[u8], thinks: bool) -> Option<Vec<u8>> {
     const ARGUMENTS: &str = "chat_template_kwargs";
-    let mut members: BTreeMap<Cow<'_, str>, Cow<'_, RawValue>> =
-        serde_json::from_slice(chat).ok()?;
+    let mut members: Members<'_> = serde_json::from_slice(chat).ok()?;
     let own = members.get(ARGUMENTS).map(|own| own.get());
     let own = own.filter(|own| *own != "null").unwrap_or("{}");
     let mut arguments: serde_json::Map<String, Value> = serde_json::from_str(own).ok()?;
@@ -402,7 +434,7 @@ pub fn with_thinking(chat: &[u8], thinks: bool) -> Option<Vec<u8>> {
         return None;
     }
     arguments.insert("enable_thinking".to_owned(), thinks.into());
-    let arguments = serde_json::value::to_raw_value(&arguments).ok()?;
+    let arguments = to_raw_value(&arguments).ok()?;
     members.insert(ARGUMENTS.into(), Cow::Owned(arguments));
     serde_json::to_vec(&members).ok()
 }

@@ -31,7 +31,7 @@ use crate::model::EndpointSpec;
 use record::{EjectionState, EndpointRecord};
 
 /// A server without a listener: its process is gone, or not there yet.
-const REFUSED: FailureCause = FailureCause::Named("refused");
+pub const REFUSED: FailureCause = FailureCause::Named("refused");
 
 /// Interval between checks that refused connections ask for. A server that restarts refuses every request at
 /// once, and each check costs a connection.

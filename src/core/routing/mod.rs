@@ -17,7 +17,7 @@ pub mod verdict;
 mod window;
 
 pub use breaker::{
-    Ejector, EndpointSignal, FailureCause, Health, HealthChange, Observation,
+    Ejector, EndpointSignal, FailureCause, Health, HealthChange, Observation, REFUSED,
     REFUSED_CHECK_INTERVAL, UsabilityChange,
 };
 pub use budget::{ATTEMPTS_MAX, AttemptBudget, AttemptFailure, RetryBudget, RetryTarget};

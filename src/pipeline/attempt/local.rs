@@ -108,7 +108,8 @@ impl LocalAttempt {
         // A request that met one crash shall meet no second one that looks like a closed connection.
         ctx.needs_fresh_connection |= self.trace.marks.replaced;
         match sent {
-            Ok(response) => {
+            Ok(mut response) => {
+                response.measure_progress(&self.permit.target);
                 let owner = request.path_owner(&self.model);
                 Ok(self.classify_head(shared, response, owner).await)
             }

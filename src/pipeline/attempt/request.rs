@@ -16,7 +16,9 @@ use super::chat_form;
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::task::PreparedRequest;
 use crate::plugin::TaskSession;
+use crate::state::LARGE_BYTES;
 use crate::state::header_filter::PassedHeaders;
+use crate::telemetry::off_the_worker;
 use crate::upstream::{
     ModelRuntime, OutboundRequest, ResponseTransformer, Target, UpstreamRequest,
 };
@@ -153,7 +155,10 @@ fn encode(
         .encode(&prepared.call, model.spec.task, name)?;
     let encoded = match model.spec.chat.is_plain() {
         true => encoded,
-        false => chat_form::apply(&model.spec.chat, encoded)?,
+        false => {
+            let is_large = encoded.body.len() >= LARGE_BYTES;
+            off_the_worker(is_large, || chat_form::apply(&model.spec.chat, encoded))?
+        }
     };
     Ok(match &prepared.path {
         Some(path) => UpstreamRequest {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use infergate_core::Millis;
 use infergate_core::admission::EndpointId;
-use infergate_core::routing::{AttemptFailure, Health, HealthChange, RetryTarget};
+use infergate_core::routing::{ATTEMPTS_MAX, AttemptFailure, Health, HealthChange, RetryTarget};
 
 use super::AdmissionGate;
 use super::readings::in_u32;
@@ -77,8 +77,12 @@ impl AdmissionGate {
         if !has_proven {
             unproven.clear();
         }
+        // The process of its slot is gone: it waits for the next one, which costs no server anything.
+        let awaits_process = failure == AttemptFailure::NotConnected
+            && tries < ATTEMPTS_MAX
+            && inner.turnstile.is_cold();
         RetryPlan {
-            allowed: inner.retries.may_retry(tries, failure, target, now),
+            allowed: awaits_process || inner.retries.may_retry(tries, failure, target, now),
             target,
             avoid: unproven,
         }

@@ -13,6 +13,7 @@ use infergate_core::admission::{
     EndpointId, PermitRequest, Readiness, RequestCounts, WaitingRequest,
 };
 use infergate_core::model::{EndpointSpec, KeepLoaded, Secret, is_slot};
+use infergate_core::routing::Health;
 use infergate_core::{AccountId, Millis, Refusal};
 use tokio::sync::Notify;
 
@@ -23,6 +24,9 @@ use crate::upstream::target::Target;
 
 /// Refusals that are remembered between two looks; more of them weigh no more.
 const REFUSALS_MAX: usize = 64;
+
+/// Longest pause of a slot whose process has refused a connection: until then its owner knows whether it is gone.
+const REFUSED_PAUSE: Millis = Millis::from_secs(1);
 
 /// Urgency of a request that has not been read yet.
 const PRIORITY_USUAL: u8 = 5;
@@ -61,6 +65,8 @@ pub(super) struct GateSlots {
     others: Vec<EndpointSpec>,
     /// Slots that are ready, with their processes.
     open: BTreeMap<Arc<str>, Arc<Target>>,
+    /// Slots that refused a connection while they are open, with the ends of their pauses.
+    paused: BTreeMap<Arc<str>, Millis>,
     /// Requests that no load could serve in time, since the last look.
     refused: Vec<ColdRefusal>,
     /// States of slots that are not ready, in a word for operators.
@@ -109,6 +115,8 @@ impl GateSlots {
         // A slot that comes back later is opened anew by its owner.
         self.open
             .retain(|url, _| endpoints.iter().any(|it| it.url == *url));
+        let open = &self.open;
+        self.paused.retain(|url, _| open.contains_key(url));
         if !endpoints.iter().any(|it| is_slot(&it.url)) {
             self.others.clear();
             return None;
@@ -142,6 +150,14 @@ impl GateSlots {
         nearest.unwrap_or("cold")
     }
 
+    /// Takes a slot whose pause has ended.
+    fn take_resumed(&mut self, now: Millis) -> Option<Arc<str>> {
+        let ended = self.paused.iter().find(|(_, until)| **until <= now);
+        let slot = Arc::clone(ended?.0);
+        self.paused.remove(&slot);
+        Some(slot)
+    }
+
     /// Processes of slots that are ready.
     pub fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
         self.open.values()
@@ -159,14 +175,12 @@ impl GateState {
         })
     }
 
-    /// Remembers a request that was refused while nothing serves the model.
+    /// Remembers a request that was refused while nothing serves the model. Not one that goes on to another model or
+    /// node: it counts where it is served in the end, or by [`AdmissionGate::record_cold_demand`].
     pub(super) fn record_cold_refusal(&mut self, request: ColdRefusal, refusal: &Refusal) {
         let counts = matches!(
             refusal,
-            Refusal::CannotStartInTime { .. }
-                | Refusal::Busy { .. }
-                | Refusal::QueueFull { .. }
-                | Refusal::NoHealthyEndpoint
+            Refusal::CannotStartInTime { .. } | Refusal::Busy { .. } | Refusal::QueueFull { .. }
         );
         if counts && self.slots.refused.len() < REFUSALS_MAX {
             self.slots.refused.push(request);
@@ -210,6 +224,7 @@ impl AdmissionGate {
                 inner.slots.ready_at = now;
             }
             inner.ejector.forget(slot);
+            inner.slots.paused.remove(slot);
             inner
                 .slots
                 .open
@@ -235,6 +250,7 @@ impl AdmissionGate {
     pub fn close_slot(&self, slot: &str, word: &'static str) {
         self.decide(|inner, now| {
             inner.slots.words.insert(Arc::from(slot), word);
+            inner.slots.paused.remove(slot);
             if inner.slots.open.remove(slot).is_none() {
                 return;
             }
@@ -247,6 +263,28 @@ impl AdmissionGate {
             turnstile.set_usable(id, false, now, fastrand::u64(..), wakes);
             inner.set_target(id, None);
             inner.judge_slots(now);
+        });
+    }
+
+    /// Gives no further request to a slot whose process at `target` has refused a connection, until its owner closes it
+    /// or [`REFUSED_PAUSE`] is over. Between the end of a process and the moment its owner hears of it, requests would
+    /// otherwise use up their attempts on it.
+    pub(super) fn pause_slot(&self, slot: EndpointId, target: &Arc<Target>, now: Millis) {
+        self.decide_at(now, |inner, now| {
+            let open = inner.slots.open.get(&target.url);
+            if !open.is_some_and(|open| Arc::ptr_eq(open, target)) {
+                return;
+            }
+            let until = now + REFUSED_PAUSE;
+            inner.slots.paused.insert(Arc::clone(&target.url), until);
+            let GateState {
+                turnstile, wakes, ..
+            } = inner;
+            turnstile.set_usable(slot, false, now, fastrand::u64(..), wakes);
+            if turnstile.is_cold() {
+                // What was expected of a load before this process says nothing of the next one.
+                turnstile.set_readiness(Readiness::default(), wakes);
+            }
         });
     }
 
@@ -264,19 +302,23 @@ impl AdmissionGate {
     pub fn wait_progress(&self, waiter: &Waiter) -> Option<WaitProgress> {
         let now = self.clock.now();
         let inner = self.inner.lock();
-        let before = inner.turnstile.joined_before(waiter.ticket)?;
-        Some(match inner.turnstile.cold_readiness() {
-            Some(Readiness::Expected { expected, .. }) => WaitProgress::Loading {
-                waited: now.since(Millis(waiter.joined_us / 1000)),
-                left: expected.since(now),
-            },
+        match inner.turnstile.cold_readiness() {
+            Some(Readiness::Expected { expected, .. }) => inner
+                .waiting
+                .contains_key(&waiter.ticket)
+                .then(|| WaitProgress::Loading {
+                    waited: now.since(Millis(waiter.joined_us / 1000)),
+                    left: expected.since(now),
+                }),
             // Its refusal is under way.
-            Some(Readiness::Never) => return None,
-            // Those that joined earlier may not be ahead of it, and those that joined later may be.
-            None => WaitProgress::Queued {
-                position: waiter.position.min(before + 1),
-            },
-        })
+            Some(Readiness::Never) => None,
+            None => {
+                let before = inner.turnstile.joined_before(waiter.ticket)?;
+                // Those that joined earlier may not be ahead of it, and those that joined later may be.
+                let position = waiter.position.min(before + 1);
+                Some(WaitProgress::Queued { position })
+            }
+        }
     }
 
     /// Sets the reason for which the model is not ready, for operators.
@@ -351,6 +393,22 @@ impl AdmissionGate {
 }
 
 impl GateState {
+    /// Gives requests again to slots whose pause has ended and whose process is still theirs.
+    pub(super) fn resume_slots(&mut self, now: Millis) {
+        while let Some(slot) = self.slots.take_resumed(now) {
+            let fit = matches!(
+                self.ejector.health(&slot),
+                Health::Healthy | Health::Degraded
+            );
+            let GateState {
+                turnstile, wakes, ..
+            } = self;
+            if let Some(id) = turnstile.endpoint(&slot).filter(|_| fit) {
+                turnstile.set_usable(id, true, now, fastrand::u64(..), wakes);
+            }
+        }
+    }
+
     /// Judges the health of the endpoints that are open now.
     fn judge_slots(&mut self, now: Millis) {
         let judged = self.slots.judged();
@@ -431,11 +489,12 @@ impl ColdResult {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use infergate_core::model::{Algorithm, ModelSpec};
+    use infergate_core::routing::{ATTEMPTS_MAX, AttemptFailure, EndpointSignal, REFUSED};
 
     use super::*;
     use crate::telemetry::Clock;
-    use crate::upstream::gate::GateEntry;
     use crate::upstream::gate::fixtures::{ask, spec};
+    use crate::upstream::gate::{GateEntry, Permit};
 
     fn model() -> ModelSpec {
         let model = spec(Algorithm::Fair);
@@ -513,6 +572,51 @@ mod tests {
             panic!("a slot that came back serves once its owner opens it");
         };
         assert_eq!(again.target.authority, "127.0.0.1:4002");
+    }
+
+    #[tokio::test]
+    async fn a_slot_that_refuses_a_connection_gets_no_request_until_it_is_closed_or_a_second_is_over()
+     {
+        let model = model();
+        let gate = AdmissionGate::new(&model, Vec::new(), Clock::start());
+        let slot = Arc::clone(&model.endpoints[0].url);
+        // A former load failed for good.
+        gate.set_readiness(Readiness::Never);
+        gate.open_slot(&slot, process(&slot, 4001));
+        let refuse = |permit: &Permit| {
+            let (seen, cause) = (EndpointSignal::Unusable, Some(REFUSED));
+            permit.record_attempt(seen, cause, None, gate.clock.now());
+        };
+        let Ok(GateEntry::Leased(first)) = gate.request_permit(ask("a")).1 else {
+            panic!("it is open");
+        };
+        refuse(&first);
+        let tried = [first.endpoint];
+        drop(first);
+        for tries in 1..ATTEMPTS_MAX {
+            for _ in 0..4 {
+                let plan = gate.plan_retry(tries, AttemptFailure::NotConnected, &tried, false);
+                assert!(plan.allowed, "no budget is used up by a wait");
+            }
+        }
+        let plan = gate.plan_retry(ATTEMPTS_MAX, AttemptFailure::NotConnected, &tried, false);
+        assert!(!plan.allowed);
+        let Ok(GateEntry::Queued(mut second)) = gate.request_permit(ask("a")).1 else {
+            panic!("it waits for the owner of the slot");
+        };
+        gate.close_slot(&slot, "failed");
+        gate.open_slot(&slot, process(&slot, 4002));
+        let second = second.granted().await.unwrap();
+        assert_eq!(second.target.authority, "127.0.0.1:4002");
+        refuse(&second);
+        drop(second);
+        let Ok(GateEntry::Queued(mut third)) = gate.request_permit(ask("a")).1 else {
+            panic!("it waits again");
+        };
+        let later = gate.clock.now() + REFUSED_PAUSE;
+        gate.decide_at(later, |inner, now| inner.resume_slots(now));
+        let third = third.granted().await.unwrap();
+        assert_eq!(third.target.authority, "127.0.0.1:4002", "it listens still");
     }
 
     #[tokio::test]

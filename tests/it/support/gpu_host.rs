@@ -1,6 +1,7 @@
 //! A host with one simulated card of 24,000 MiB, and models on it whose processes are real.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -114,8 +115,20 @@ pub async fn card_is_free(dir: &Path) {
 
 /// Gives an order for a model.
 pub async fn order(node: &Node, model: &str, order: &str) {
+    let response = post_admin(node, &format!("/gpu/models/{model}/{order}")).await;
+    assert_eq!(response.status, 200, "{}", response.text());
+}
+
+/// Posts to a path of the admin listener.
+pub async fn post_admin(node: &Node, path: &str) -> TestResponse {
     let mut client = TestClient::connect(node.admin).await;
-    let path = format!("/gpu/models/{model}/{order}");
-    client.post("", &path, "").await;
-    assert_eq!(client.response().await.status, 200);
+    client.post("", path, "").await;
+    client.response().await
+}
+
+/// Sends a signal to the process of a slot, as `GET /gpu` shows it.
+pub fn signal(slot: &Value, signal: &str) {
+    let pid = slot["pid"].as_u64().unwrap().to_string();
+    let sent = Command::new("kill").args([signal, &pid]).status();
+    assert!(sent.unwrap().success());
 }

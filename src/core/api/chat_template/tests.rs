@@ -73,6 +73,42 @@ fn members_are_those_of_a_completion_and_stops_are_joined() {
 }
 
 #[test]
+fn a_limit_is_named_always_and_the_present_name_of_it_wins() {
+    let limit = |more: Value| {
+        let mut chat = json!({ "messages": [{ "role": "user", "content": "a" }] });
+        chat.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let request = request(ChatTemplate::Raw, &chat).unwrap();
+        assert!(request.get("max_completion_tokens").is_none());
+        request.get("max_tokens").cloned()
+    };
+    for (more, expected) in [
+        (json!({}), Value::Null),
+        (json!({ "max_tokens": 3 }), 3.into()),
+        (
+            json!({ "max_tokens": 3, "max_completion_tokens": 5 }),
+            5.into(),
+        ),
+        (
+            json!({ "max_tokens": 3, "max_completion_tokens": null }),
+            3.into(),
+        ),
+    ] {
+        assert_eq!(limit(more.clone()), Some(expected), "{more}");
+    }
+}
+
+#[test]
+fn members_that_are_not_rendered_are_copied_byte_by_byte() {
+    let chat = br#"{"messages":[],"seed":12345678901234567890123,"x":{"b":1.50,"a":[ ]}}"#;
+    let request = completion_request(ChatTemplate::Raw, chat).unwrap();
+    let text = String::from_utf8(request).unwrap();
+    assert!(text.contains(r#""seed":12345678901234567890123"#), "{text}");
+    assert!(text.contains(r#""x":{"b":1.50,"a":[ ]}"#), "{text}");
+}
+
+#[test]
 fn what_has_no_form_is_refused_by_its_place() {
     let message = |more: Value| json!({ "messages": [{ "role": "user", "content": "a" }, more] });
     let image = json!([{ "type": "image_url", "image_url": { "url": "data:" } }]);
@@ -93,6 +129,7 @@ fn what_has_no_form_is_refused_by_its_place() {
         ),
         (json!({ "messages": [], "tools": [{}] }), "/tools"),
         (json!({ "messages": [], "logprobs": true }), "/logprobs"),
+        (json!({ "messages": [], "stop": [1] }), "/stop"),
     ] {
         match request(ChatTemplate::Chatml, &chat) {
             Err(Refusal::BadRequest { pointer, .. }) => assert_eq!(pointer, expected),
@@ -154,8 +191,9 @@ fn thinking_is_asked_for_unless_the_request_says() {
 
 /// Texts that are made of markers and their parts as often as of anything else.
 fn hostile() -> impl Strategy<Value = String> {
-    let marker = RENDERED.iter().flat_map(|template| template.markers());
-    let marker: Vec<String> = marker.map(|marker| (*marker).to_owned()).collect();
+    let marker = RENDERED.iter().flat_map(|template| template.broken());
+    let whole = ["<|im_end|>", "<|im_start|>", "im_end|>", "|>"].into_iter();
+    let marker: Vec<String> = marker.chain(whole).map(str::to_owned).collect();
     let part = (
         prop::sample::select(marker.clone()),
         any::<prop::sample::Index>(),
@@ -180,8 +218,8 @@ proptest! {
     ) {
         let template = RENDERED[which];
         let role = |role: usize| ["system", "user", "assistant"][role];
-        // A number in each makes it one of its kind.
-        let texts: Vec<String> = texts.iter().enumerate().map(|(at, text)| format!("{at}~{text}~{at}")).collect();
+        // A number in each makes it one of its kind; its ends touch the template's own text.
+        let texts: Vec<String> = texts.iter().enumerate().map(|(at, text)| format!("{text}~{at}~{text}")).collect();
         let talk: Vec<(&str, &str)> = roles.iter().zip(&texts).map(|(at, text)| (role(*at), &**text)).collect();
         let hostile = prompt(template, &talk);
         let mut from = 0;
@@ -198,7 +236,7 @@ proptest! {
         // The same talk of harmless texts has as many markers.
         let harmless: Vec<(&str, &str)> = roles.iter().map(|at| (role(*at), "x")).collect();
         let harmless = prompt(template, &harmless);
-        for marker in template.markers() {
+        for marker in template.broken() {
             prop_assert_eq!(count(&hostile, marker), count(&harmless, marker), "{} in {:?}", marker, hostile);
         }
     }
