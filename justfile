@@ -91,6 +91,7 @@ accept-gpu-storms:
 accept-gpu-cold:
     cargo build --quiet
     tests/gpu/cold.py --full
+
 # The GPU host: 1,000 reloads under load, no failed request, no restart by unrelated keys (about 15 minutes)
 accept-gpu-reloads:
     cargo build --quiet

@@ -51,7 +51,7 @@ pub struct AdmissionGate {
     /// The servers its endpoints are at, and the other gates that have endpoints there.
     servers: Arc<SharedServers>,
     model: ModelId,
-    /// Requests that no slot serves, and who is woken for them.
+    /// Requests that no slot serves, and the owner that is woken for them.
     cold: ColdRequests,
     /// Guards the decisions and who waits for them. Held by: askers, permits being dropped,
     /// waiters leaving, probes reporting, reloads.

@@ -8,19 +8,17 @@ those of the gateway's own events, so that a slow client here is no slow gateway
     tests/gpu/cold.py --full                 500 clients, loads of 3 s
 """
 
-import argparse
 import asyncio
 import collections
 import json
-import pathlib
 import random
 import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "jobs"))
+from simulated import gpu_section, managed_model, options_parser
 
-from kit import Table, accounts, ask, gateway, quantile, until  # noqa: E402
+from kit import Table, accounts, gateway, key, quantile, until
 
 # A refusal that needs no wait takes no longer.
 REFUSAL_MAX_MS = 50
@@ -35,6 +33,9 @@ Size = collections.namedtuple("Size", "clients load_secs permits service_ms hope
 QUICK = Size(clients=120, load_secs=2, permits=4, service_ms=100, hopeless=40)
 FULL = Size(clients=500, load_secs=3, permits=8, service_ms=100, hopeless=200)
 
+ACCOUNT = "a"
+MODELS = ("crowd", "deadlines", "hopeless")
+
 Answer = collections.namedtuple("Answer", "deadline_ms status headers event")
 
 
@@ -43,32 +44,18 @@ def host(size, folder):
     arguments = [
         "--load-secs", size.load_secs, "--ttft-ms", size.service_ms, "--tokens-per-sec", 0, "--jitter", 0,
     ]  # fmt: skip
-    words = ", ".join(f'"{word}"' for word in arguments)
-    models = "".join(
-        f"""  - id: {name}
-    task: text-generation
-    backend: openai
-    process: {{ preset: simulate, parallel: {size.permits}, arguments: [{words}] }}
-    vram: {{ mib: 1000 }}
-    queue: {{ capacity: 1000 }}
-"""
-        for name in ["crowd", "deadlines", "hopeless"]
-    )
-    return f"""{accounts(["a"])}gpu:
-  devices: simulated
-  ports: 11000-11999
-  reserve_mib: 0
-  ledger: {{ directory: {folder}/ledger }}
-  simulated: {{ directory: {folder}/cards, cards: [{{ name: sim0, total_mib: 8000 }}] }}
-models:
-{models}"""
+    process, queue = {"parallel": size.permits}, {"capacity": 1000}
+    models = [managed_model(name, 1000, arguments, process, queue=queue) for name in MODELS]
+    # Below the ports of listeners, which `kit.free_port` chooses.
+    gpu = gpu_section(folder, ["sim0"], 8000, ports="11000-11999")
+    return f"{accounts([ACCOUNT])}{gpu}models:\n{''.join(models)}"
 
 
 async def exchange(reader, writer, model, deadline_ms):
     """One request on an open connection; its status and the fields of its head."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4})
     writer.write(
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer key-a\r\nconnection: close\r\n"
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key(ACCOUNT)}\r\nconnection: close\r\n"
         f"x-infergate-timeout-ms: {deadline_ms}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n{body}".encode()
     )
@@ -106,13 +93,8 @@ def ask_all(node, model, deadlines):
     ]
 
 
-def slot(node, model):
-    slots = ask(node.admin, "GET", "/gpu")[1]["slots"]
-    return next(slot for slot in slots if slot["model"] == model)
-
-
 def becomes(node, model, state):
-    return until(f"{model} is {state}", lambda: slot(node, model)["state"] == state)
+    return until(f"{model} is {state}", lambda: node.slot(model)["state"] == state)
 
 
 def counts(answers):
@@ -134,7 +116,7 @@ def one_load(table, node, size):
     """Clients with time enough share one load."""
     answers = ask_all(node, "crowd", [60_000] * size.clients)
     table.row(f"{size.clients} at once with 60 s", counts(answers), all(it.status == 200 for it in answers))
-    loads = slot(node, "crowd")["loads"]
+    loads = node.slot("crowd")["loads"]
     table.row("loads for them", loads, loads == 1)
     waited = [int(it.headers["x-infergate-load-ms"]) for it in answers]
     table.row(
@@ -144,7 +126,7 @@ def one_load(table, node, size):
         and max(waited) >= size.load_secs * 1000,
     )
     instances = {it.event["container_id"] for it in answers}
-    table.row("instances that served", ", ".join(map(str, instances)), instances == {slot(node, "crowd")["instance"]})
+    table.row("instances that served", ", ".join(map(str, instances)), instances == {node.slot("crowd")["instance"]})
 
 
 def deadlines(table, node, size, name):
@@ -169,7 +151,7 @@ def deadlines(table, node, size, name):
         f"{share:.1%}",
         share >= ANSWERED_MIN and len(able) >= size.clients // 10,
     )
-    loads = slot(node, "deadlines")["loads"]
+    loads = node.slot("deadlines")["loads"]
     refused = [it for it in answers if it.status == 429 and it.event["queuing_time_ms"] == 0]
     slowest = max((it.event["request_time_ms"] for it in refused), default=0)
     table.row(f"{name}: {len(refused)} refused on arrival, slowest ms", slowest, slowest <= REFUSAL_MAX_MS)
@@ -193,13 +175,7 @@ def hopeless(table, node, size):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default="target/debug/infergate")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="small counts; the default")
-    size.add_argument("--full", action="store_true", help="500 clients, loads of 3 s: about a minute")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = options_parser(__doc__, "500 clients, loads of 3 s: about a minute", seed=1).parse_args()
     random.seed(options.seed)
     size = FULL if options.full else QUICK
     table = Table()
@@ -209,7 +185,7 @@ def main():
         one_load(table, node, size)
         loads = deadlines(table, node, size, "never loaded")
         table.row("loads", loads, loads == 1)
-        status, _ = ask(node.admin, "POST", "/gpu/models/deadlines/unload", {})
+        status = node.order("deadlines", "unload")
         becomes(node, "deadlines", "cold")
         loads = deadlines(table, node, size, "loaded before")
         table.row("loads with the second", loads, loads == 2 and status == 200)

@@ -7,10 +7,8 @@ cards. Commands end by SIGTERM or SIGKILL. Standard library only.
     tests/gpu/ledger.py --binary target/debug/infergate [--full]
 """
 
-import argparse
 import contextlib
 import http.client
-import json
 import os
 import pathlib
 import random
@@ -22,11 +20,11 @@ import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "jobs"))
+from remains import leases
+from simulated import gpu_section, managed_model, options_parser
 
-from kit import Gateway, Table, ask, until  # noqa: E402
+from kit import Gateway, Table, until
 
-CHAT = "/v1/chat/completions"
 CARDS = ("sim0", "sim1")
 CARD_MIB, PAGES, RESERVE_MIB = 24000, 96, 512
 PAGE_MIB = CARD_MIB // PAGES
@@ -44,18 +42,10 @@ TAKE = (
 
 
 def configuration(folder, number):
-    cards = ", ".join(f"{{ name: {card}, total_mib: {CARD_MIB}, pages: {PAGES} }}" for card in CARDS)
-    models = "".join(
-        f"  - {{ id: {name}{number}, task: text-generation, backend: openai, vram: {{ mib: {mib} }}, "
-        f"keep_alive_secs: 2, process: {{ preset: simulate, arguments: [\"--ttft-ms\", \"50\", \"--tokens-per-sec\", "
-        f"\"0\"] }} }}\n"
-        for name, mib in MODELS.items()
-    )
-    return (
-        f"anonymous: allow\ngpu:\n  devices: simulated\n  reserve_mib: {RESERVE_MIB}\n"
-        f"  ledger: {{ directory: {folder}/ledger }}\n"
-        f"  simulated: {{ directory: {folder}/cards, cards: [{cards}] }}\nmodels:\n{models}"
-    )
+    arguments = ["--ttft-ms", 50, "--tokens-per-sec", 0]
+    models = [managed_model(f"{name}{number}", mib, arguments, keep_alive_secs=2) for name, mib in MODELS.items()]
+    gpu = gpu_section(folder, CARDS, CARD_MIB, PAGES, reserve_mib=RESERVE_MIB)
+    return f"anonymous: allow\n{gpu}models:\n{''.join(models)}"
 
 
 class Findings:
@@ -72,19 +62,11 @@ class Findings:
             setattr(self, name, getattr(self, name) + value)
 
 
-def leases(folder):
-    """Leases in the ledger; none of a ledger that is not there yet."""
-    for file in (folder / "ledger").glob("ledger-*.json"):
-        with contextlib.suppress(OSError, ValueError):
-            return json.loads(file.read_text())["leases"]
-    return []
-
-
-def watch_ledger(folder, found, stop):
+def watch_ledger(directory, found, stop):
     """Looks whether more than a card is ever promised."""
     while not stop.wait(0.01):
         promised = dict.fromkeys(CARDS, 0)
-        for lease in leases(folder):
+        for lease in leases(directory):
             promised[lease["device"]] += lease["mib"]
         over = {card: mib for card, mib in promised.items() if mib > CARD_MIB - RESERVE_MIB}
         if over:
@@ -118,7 +100,9 @@ def run_jobs(binary, folder, seed, found, stop):
         else:
             job.kill()
             begin = time.monotonic()
-            until("a killed command's lease is gone", lambda: all(it["holder"]["pid"] != job.pid for it in leases(folder)))
+            directory = folder / "ledger"
+            is_gone = lambda: all(it["holder"]["pid"] != job.pid for it in leases(directory))  # noqa: E731
+            until("a killed command's lease is gone", is_gone)
             found.add("killed", [time.monotonic() - begin])
         job.communicate()
 
@@ -128,9 +112,8 @@ def ask_models(gateway, number, seed, found, stop):
     chance = random.Random(seed)
     while not stop.is_set():
         model = f"{chance.choice(list(MODELS))}{number}"
-        body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
         with contextlib.suppress(OSError, http.client.HTTPException):
-            status, _ = ask(gateway.port, "POST", CHAT, body, timeout=WAIT_SECS)
+            status, _ = gateway.chat(model, timeout=WAIT_SECS)
             with found.lock:
                 found.answered[model, status] = found.answered.get((model, status), 0) + 1
         stop.wait(chance.uniform(0, 1.5))
@@ -156,22 +139,19 @@ def report(table, found, gateways):
 
 
 def main():
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--binary", default="target/debug/infergate")
-    arguments.add_argument("--quick", action="store_true", help="two gateways and four commands for 12 s, as without it")
-    arguments.add_argument("--full", action="store_true", help="three gateways and 20 commands for 10 minutes")
-    given = arguments.parse_args()
-    binary = str(pathlib.Path(given.binary).resolve())
-    count, jobs, secs = SIZES[given.full]
+    options = options_parser(__doc__, "three gateways and 20 commands for 10 minutes").parse_args()
+    binary = options.binary
+    count, jobs, secs = SIZES[options.full]
     folder = pathlib.Path(tempfile.mkdtemp(prefix="infergate-ledger-"))
-    (folder / "ledger").mkdir()
+    ledger = folder / "ledger"
+    ledger.mkdir()
     found, stop, table = Findings(), threading.Event(), Table()
     gateways = [Gateway(binary, configuration(folder, number)) for number in range(count)]
     work = [threading.Thread(target=run_jobs, args=(binary, folder, seed, found, stop)) for seed in range(jobs)]
     work += [threading.Thread(target=ask_models, args=(gateway, number, seed, found, stop))
              for number, gateway in enumerate(gateways) for seed in range(3)]
     watcher_stop = threading.Event()
-    watcher = threading.Thread(target=watch_ledger, args=(folder, found, watcher_stop))
+    watcher = threading.Thread(target=watch_ledger, args=(ledger, found, watcher_stop))
     try:
         for thread in [watcher, *work]:
             thread.start()
@@ -179,7 +159,7 @@ def main():
         stop.set()
         for thread in work:
             thread.join()
-        until("idle models leave", lambda: not leases(folder))
+        until("idle models leave", lambda: not leases(ledger))
     finally:
         stop.set()
         watcher_stop.set()
@@ -187,7 +167,7 @@ def main():
         for gateway in gateways:
             gateway.process.terminate()
             gateway.process.wait()
-    table.row("leases that are left", len(leases(folder)), not leases(folder))
+    table.row("leases that are left", len(leases(ledger)), not leases(ledger))
     report(table, found, gateways)
     for each in (folder, *(gateway.folder for gateway in gateways)):
         shutil.rmtree(each, ignore_errors=True)

@@ -7,10 +7,8 @@ Standard library only.
     tests/gpu/reloads.py --binary target/debug/infergate [--full | --reloads N]
 """
 
-import argparse
 import contextlib
 import http.client
-import json
 import pathlib
 import random
 import shutil
@@ -19,17 +17,18 @@ import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "jobs"))
+from simulated import gpu_section, managed_model, options_parser
 
-from kit import Gateway, Table, ask, until  # noqa: E402
+from kit import Gateway, Table, accounts, ask, until
 
-CHAT = "/v1/chat/completions"
 CARD_MIB, MODEL_MIB = 48000, 4000
 RELOADS = {False: 60, True: 1000}
 # Of so many reloads one changes a model, adds one, removes one or renames one.
 RELATED_EVERY = 10
 # Models that clients ask without a pause, and slots of each.
 STEADY = {"steady-a": 1, "steady-b": 1, "pair": 2, "changes": 1}
+# Longer than the reloads that it goes on over take on a busy machine.
+BACKOFF_MIN_MS = 3000
 # MiB per second: a load takes half a second.
 LOAD_RATE = 8000
 
@@ -46,32 +45,25 @@ class Settings:
         self.more = {}
 
     def model(self, name, slots, context, arguments=()):
-        load = () if "--load-secs" in arguments else ("--load-mib-per-sec", str(LOAD_RATE))
-        arguments = json.dumps(["--ttft-ms", "2", *load, *arguments])
-        pin = ", pin: true" if name in self.pins else ""
-        return (
-            f"  - {{ id: {name}, task: text-generation, backend: openai, vram: {{ mib: {MODEL_MIB} }}, "
-            f"keep_alive_secs: {self.keep_alive}, replicas: {{ min: {slots}, max: {slots} }}{pin}, "
-            f"process: {{ preset: simulate, parallel: 4, context: {context}, stop_timeout_secs: 2, "
-            f"arguments: {arguments} }} }}\n"
+        load = () if "--load-secs" in arguments else ("--load-mib-per-sec", LOAD_RATE)
+        return managed_model(
+            name,
+            MODEL_MIB,
+            ["--ttft-ms", 2, *load, *arguments],
+            {"parallel": 4, "context": context, "stop_timeout_secs": 2},
+            keep_alive_secs=self.keep_alive,
+            replicas={"min": slots, "max": slots},
+            pin=name in self.pins,
         )
 
     def text(self):
-        accounts = "".join(
-            f"  - {{ id: account-{number}, max_priority: {self.priority}, api_keys_sha256: ['{number:064x}'] }}\n"
-            for number in range(self.accounts)
-        )
+        listed = accounts([f"account-{number}" for number in range(self.accounts)], max_priority=self.priority)
         models = [self.model(name, self.slots[name], context) for name, context in self.contexts.items()]
         models += [self.model(name, 1, 8192, arguments) for name, arguments in self.more.items()]
-        return (
-            f"anonymous: allow\ntimeouts: {{ ceiling_secs: {self.ceiling} }}\naccounts:\n{accounts}"
-            f"gpu:\n  devices: simulated\n  reserve_mib: 0\n  ledger: {{ directory: {self.folder}/ledger }}\n"
-            f"  load_parallel: {{ per_device: 8, per_host: 8 }}\n"
-            f"  swap: {{ turn: {self.turn}, patience: {self.patience} }}\n"
-            f"  simulated: {{ directory: {self.folder}/cards, "
-            f"cards: [{{ name: sim0, total_mib: {CARD_MIB}, pages: 96 }}] }}\n"
-            f"models:\n{''.join(models)}"
-        )
+        parallel, swap = {"per_device": 8, "per_host": 8}, {"turn": self.turn, "patience": self.patience}
+        gpu = gpu_section(self.folder, ["sim0"], CARD_MIB, pages=96, load_parallel=parallel, swap=swap)
+        ceiling = f"anonymous: allow\ntimeouts: {{ ceiling_secs: {self.ceiling} }}\n"
+        return f"{ceiling}{listed}{gpu}models:\n{''.join(models)}"
 
     def change_unrelated(self):
         """A change that concerns no process."""
@@ -121,10 +113,8 @@ class Clients:
 
 def request(gateway, name, is_stream=False, tokens=4):
     """None after a good answer of the model that was asked, else what came."""
-    body = {"model": name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": tokens,
-            "ignore_eos": True, "stream": is_stream}
     try:
-        status, answer = ask(gateway.port, "POST", CHAT, body, timeout=60)
+        status, answer = gateway.chat(name, tokens, timeout=60, stream=is_stream)
     except (OSError, http.client.HTTPException, ValueError) as error:
         return repr(error)
     if status != 200:
@@ -153,21 +143,19 @@ class Host:
         if status != 200:
             self.refused.append(answer)
 
-    def report(self):
-        return ask(self.gateway.admin, "GET", "/gpu")[1]
-
-    def slots(self, name):
-        return [slot for slot in self.report()["slots"] if slot["model"] == name]
+    def model(self, name):
+        """Report of a model; none where it is not configured."""
+        return next((model for model in self.gateway.gpu()["models"] if model["model"] == name), None)
 
     def pids(self):
         """Processes of ready slots."""
-        return {slot["slot"]: slot["pid"] for slot in self.report()["slots"] if slot["state"] == "ready"}
+        return {slot["slot"]: slot["pid"] for slot in self.gateway.slots() if slot["state"] == "ready"}
 
     def is_at_rest(self):
         """The processes, once each steady model has all its slots."""
         pids = self.pids()
         wanted = [f"{name}#{number}" for name, slots in STEADY.items() for number in range(slots)]
-        restarting = [model["model"] for model in self.report()["models"] if model["restarting"]]
+        restarting = [model["model"] for model in self.gateway.gpu()["models"] if model["restarting"]]
         return pids if all(name in pids for name in wanted) and not restarting else None
 
     def rest(self):
@@ -229,13 +217,13 @@ def come_and_go(host, number):
     host.reload()
     slow.join()
     gone = f"{new} and {old} leave no process"
-    until(gone, lambda: not host.slots(old) and not host.slots(new))
+    until(gone, lambda: not host.gateway.slots(old) and not host.gateway.slots(new))
     return [problem for problem in problems + answer if problem]
 
 
 def busy(host, name):
-    models = [model for model in host.report()["models"] if model["model"] == name]
-    return any(model["in_flight"] for model in models)
+    model = host.model(name)
+    return model and model["in_flight"]
 
 
 def reload_while_loading(host):
@@ -243,14 +231,15 @@ def reload_while_loading(host):
     settings = host.settings
     settings.more = {"slow": ("--load-secs", "2")}
     host.reload()
-    ask(host.gateway.admin, "POST", "/gpu/models/slow/load")
-    began = until("slow loads", lambda: [slot["pid"] for slot in host.slots("slow") if is_loading(slot)])
+    host.gateway.order("slow", "load")
+    began = until("slow loads", lambda: [slot["pid"] for slot in host.gateway.slots("slow") if is_loading(slot)])
     settings.change_unrelated()
     host.reload()
-    ended = until("slow is ready", lambda: [slot["pid"] for slot in host.slots("slow") if slot["state"] == "ready"])
+    slots = host.gateway.slots
+    ended = until("slow is ready", lambda: [slot["pid"] for slot in slots("slow") if slot["state"] == "ready"])
     settings.more = {}
     host.reload()
-    until("slow is gone", lambda: not host.slots("slow"))
+    until("slow is gone", lambda: not host.gateway.slots("slow"))
     return began, ended
 
 
@@ -263,21 +252,25 @@ def reload_in_backoff(host):
     settings = host.settings
     settings.more = {"broken": ("--no-such-option",)}
     host.reload()
-    ask(host.gateway.admin, "POST", "/gpu/models/broken/load")
+    host.gateway.order("broken", "load")
 
     def backoff():
-        models = [model for model in host.report()["models"] if model["model"] == "broken"]
-        return models and models[0]["backoff_ms"]
+        model = host.model("broken")
+        return (model and model["backoff_ms"]) or 0
 
-    before = until("broken waits", backoff)
+    def is_long():
+        left = backoff()
+        return left if left >= BACKOFF_MIN_MS else 0
+
+    before = until(f"broken waits for {BACKOFF_MIN_MS} ms or more", is_long)
     for _ in range(3):
         settings.change_unrelated()
         host.reload()
     after = backoff()
     settings.more = {}
     host.reload()
-    until("broken is gone", lambda: not host.slots("broken"))
-    return not after or after <= before
+    until("broken is gone", lambda: not host.gateway.slots("broken"))
+    return bool(after) and after <= before
 
 
 def run(options):
@@ -323,12 +316,8 @@ def run(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--binary", default="target/debug/infergate")
-    parser.add_argument("--quick", action="store_true", help="few reloads, the default")
-    parser.add_argument("--full", action="store_true", help="1,000 reloads")
+    parser = options_parser(__doc__, "1,000 reloads", seed=1)
     parser.add_argument("--reloads", type=int)
-    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     options.reloads = options.reloads or RELOADS[options.full]
     sys.exit(run(options))

@@ -74,7 +74,7 @@ class Card:
 
 
 def leases(directory):
-    """Leases in the ledger of a folder."""
+    """Leases in the ledger of a folder; none of a ledger that is not there yet."""
     for file in directory.glob("ledger-*.json"):
         with contextlib.suppress(OSError):
             return json.loads(file.read_text())["leases"]

@@ -7,11 +7,9 @@ workers, or leave their group. Standard library only.
     tests/gpu/storms.py --binary target/debug/infergate [--full] [SCENARIO...]
 """
 
-import argparse
 import atexit
 import contextlib
 import http.client
-import json
 import os
 import pathlib
 import random
@@ -22,12 +20,11 @@ import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "jobs"))
+from remains import Card, instance_of, is_alive, keepers_of, leases, live_leases, marked
+from simulated import gpu_section, managed_model, options_parser
 
-from kit import Gateway, Table, ask, until  # noqa: E402
-from remains import Card, instance_of, is_alive, keepers_of, leases, live_leases, marked  # noqa: E402
+from kit import Gateway, Table, until
 
-CHAT = "/v1/chat/completions"
 # Manners of servers, by the names of their models.
 MANNERS = {
     "obeys": [],
@@ -47,18 +44,14 @@ LOOK_SECS = 0.005
 
 
 def model(name, manners, more):
-    arguments = json.dumps(["--ttft-ms", "2", *manners, *more])
-    return (
-        f"  - {{ id: {name}, task: text-generation, backend: openai, vram: {{ mib: {MODEL_MIB} }}, "
-        f"keep_alive_secs: -1, process: {{ preset: simulate, parallel: 4, stop_timeout_secs: {STOP_SECS}, "
-        f"arguments: {arguments} }} }}\n"
-    )
+    process = {"parallel": 4, "stop_timeout_secs": STOP_SECS}
+    return managed_model(name, MODEL_MIB, ["--ttft-ms", 2, *manners, *more], process, keep_alive_secs=-1)
 
 
 class Host:
     """A gateway with one card. Names of its models have a word of their own before them."""
 
-    def __init__(self, binary, names, more=(), gpu=""):
+    def __init__(self, binary, names, more=(), **gpu):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="infergate-storm-"))
         self.word = f"s{os.getpid()}x{random.randrange(1 << 24):06x}-"
         self.card = Card(self.folder / "cards/sim0")
@@ -66,15 +59,11 @@ class Host:
         self.models = [self.word + name for name in names]
         manners = [MANNERS[name.split("-")[0]] for name in names]
         lines = [model(name, own, more) for name, own in zip(self.models, manners)]
-        text = (
-            f"anonymous: allow\ntimeouts: {{ drain_delay_secs: 1 }}\ngpu:\n{gpu}  devices: simulated\n  reserve_mib: 0\n  ledger: {{ directory: {self.ledger} }}\n"
-            f"  load_parallel: {{ per_device: 4, per_host: 4 }}\n"
-            # Below the ports of listeners, which `kit.free_port` chooses.
-            f"  ports: \"10000-11999\"\n"
-            f"  simulated: {{ directory: {self.folder}/cards, "
-            f"cards: [{{ name: sim0, total_mib: {CARD_MIB}, pages: 96 }}] }}\n"
-            f"models:\n{''.join(lines)}"
-        )
+        parallel = {"per_device": 4, "per_host": 4}
+        # Below the ports of listeners, which `kit.free_port` chooses.
+        ports = "10000-11999"
+        section = gpu_section(self.folder, ["sim0"], CARD_MIB, pages=96, load_parallel=parallel, ports=ports, **gpu)
+        text = f"anonymous: allow\ntimeouts: {{ drain_delay_secs: 1 }}\n{section}models:\n{''.join(lines)}"
         self.gateway = Gateway(binary, text)
         # A scenario that gives up leaves no gateway behind either.
         atexit.register(lambda: self.gateway.process.kill())
@@ -88,27 +77,14 @@ class Host:
 
     def serve(self, name, stream=False, tokens=4):
         """Status and text of an answer; 0 where the connection has ended."""
-        body = {"model": name, "messages": [{"role": "user", "content": "hi"}], "stream": stream,
-                "max_tokens": tokens, "ignore_eos": True}
         with contextlib.suppress(OSError, http.client.HTTPException):
-            return ask(self.gateway.port, "POST", CHAT, body)
+            return self.gateway.chat(name, tokens, stream=stream)
         return 0, ""
-
-    def slot(self, name):
-        def shown():
-            report = ask(self.gateway.admin, "GET", "/gpu")[1]
-            return next((slot for slot in report["slots"] if slot["model"] == name), None)
-
-        # A gateway that has just started shows no slots for a moment.
-        return until(f"{name} is shown", shown)
-
-    def order(self, name, order):
-        ask(self.gateway.admin, "POST", f"/gpu/models/{name}/{order}")
 
     def warm(self):
         """Waits until each model has answered. Their loads begin together."""
         for name in self.models:
-            self.order(name, "load")
+            self.gateway.order(name, "load")
         for name in self.models:
             until(f"{name} answers", lambda name=name: self.serve(name)[0] == 200)
 
@@ -129,9 +105,8 @@ class Restarts:
 
     def run(self, name):
         while not self.is_over.is_set():
-            body = {"model": name, "messages": [{"role": "user", "content": "hi"}]}
             try:
-                status, answer = ask(self.host.gateway.port, "POST", CHAT, body)
+                status, answer = self.host.gateway.chat(name)
             except (ConnectionError, http.client.HTTPException) as error:
                 # Refused, or closed with the listener before a byte of the request was read.
                 self.unheard += 1
@@ -256,9 +231,9 @@ def gateways_and_keepers(binary, rounds, table):
 
 def adoptions(binary, rounds, table):
     """Restarts of a gateway that keeps its models: in order, and by a kill every fourth time."""
-    host = Host(binary, MANNERS, gpu="  when_exiting: keep\n  orphan_grace_secs: 30\n")
+    host = Host(binary, MANNERS, when_exiting="keep", orphan_grace_secs=30)
     host.warm()
-    before = {name: host.slot(name)["instance"] for name in host.models}
+    before = {name: host.gateway.slot(name)["instance"] for name in host.models}
     kept, loads, answered, unheard, failed = 0, 0, 0, 0, []
     for nth in range(rounds):
         is_killed = nth % 4 == 3
@@ -271,12 +246,12 @@ def adoptions(binary, rounds, table):
         clients = clients or Restarts(host)
         until("requests are answered again", lambda before=clients.answered: clients.answered > before + 8)
         clients.stop()
-        slots = [host.slot(name) for name in host.models]
+        slots = [host.gateway.slot(name) for name in host.models]
         kept += all(slot["state"] == "ready" and slot["instance"] == before[slot["model"]] for slot in slots)
         loads += sum(slot["loads"] for slot in slots)
         answered, unheard, failed = answered + clients.answered, unheard + clients.unheard, failed + clients.failed
     for name in host.models:
-        host.order(name, "unload")
+        host.gateway.order(name, "unload")
     until("the models are unloaded", lambda: not any(host.left()))
     host.close()
     table.row("restarts over which each model was kept", f"{kept} of {rounds}, {loads} loads", kept == rounds and not loads)
@@ -286,7 +261,7 @@ def adoptions(binary, rounds, table):
 
 def kill_model(host, name):
     """Kills the main process of a model, and returns the time until nothing of the instance is left."""
-    slot = host.slot(name)
+    slot = host.gateway.slot(name)
     own = slot["instance"]
     held = [lease["group"] for lease in leases(host.ledger) if lease["holder"]["name"] == slot["slot"]]
     with contextlib.suppress(ProcessLookupError):
@@ -302,7 +277,7 @@ def kill_model(host, name):
 
 
 def is_loading(host, name):
-    slot = host.slot(name)
+    slot = host.gateway.slot(name)
     return slot["state"] == "loading" and slot["pid"]
 
 
@@ -328,15 +303,15 @@ def kills_of_models(binary, rounds, table, what, stream):
             until("the model loads", lambda: is_loading(host, name))
         time.sleep(random.uniform(0.05, 0.4))
         times.append(kill_model(host, name))
-        host.order(name, "retry")
+        host.gateway.order(name, "retry")
         for thread in asked:
             thread.join()
         # A stream has begun and cannot begin anew: its end says so. Others wait for the next load.
         torn += sum("[DONE]" not in str(text) and "error" in str(text) for _, text in statuses)
         unserved += sum(status != 200 for status, _ in statuses) if not stream else 0
         unserved += not until(name, lambda: host.serve(name)[0] == 200)
-        host.order(name, "unload")
-        until("the model is unloaded", lambda: host.slot(name)["state"] == "cold")
+        host.gateway.order(name, "unload")
+        until("the model is unloaded", lambda: host.gateway.slot(name)["state"] == "cold")
     left = host.left()
     host.close()
     slowest, lost = max(times), sum(each > 3 * MODEL_MAX for each in times)
@@ -367,11 +342,8 @@ SCENARIOS = {
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--binary", default="target/debug/infergate")
-    parser.add_argument("--quick", action="store_true", help="few rounds; the default")
-    parser.add_argument("--full", action="store_true", help="200, 50, 100, 100 and 20 rounds")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    seed = random.randrange(1 << 32)
+    parser = options_parser(__doc__, "200, 50, 100, 100 and 20 rounds", seed)
     parser.add_argument("scenario", nargs="*", choices=[[], *SCENARIOS])
     options = parser.parse_args()
     random.seed(options.seed)
@@ -380,7 +352,7 @@ def main():
     for (name, scenario), rounds in zip(SCENARIOS.items(), ROUNDS[options.full]):
         if not options.scenario or name in options.scenario:
             begun = time.monotonic()
-            scenario(os.path.abspath(options.binary), rounds, table)
+            scenario(options.binary, rounds, table)
             print(f"     {name}: {rounds} rounds in {time.monotonic() - begun:.0f} s", flush=True)
     return table.finish()
 

@@ -5,20 +5,16 @@ The trace, and what both policies make of it in virtual time, come from the benc
 gateway of its own, both at the same time: `turns` must load less and have the lower p99, as there. Times in the table are those of the trace.
 """
 
-import argparse
-import hashlib
 import json
-import pathlib
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "jobs")]
+from simulated import ROOT, gpu_section, managed_model, options_parser
 
-from kit import Table, ask, gateway, quantile  # noqa: E402
+from kit import Table, accounts, bearer, gateway, quantile
 
 POLICIES = ("turns", "lru")
 FASTER = 20
@@ -34,31 +30,6 @@ FULL = (40, (1, 2, 3))
 # A short trace on a busy machine only shows that both policies serve it: starts of processes take longer than loads then.
 QUICK_SLACK = 2
 
-CONFIG = """\
-accounts:
-{accounts}timeouts: {{ ceiling_secs: {deadline} }}
-gpu:
-  devices: simulated
-  reserve_mib: 0
-  simulated: {{ directory: {folder}/cards, cards: [{{ name: card, total_mib: {card_mib}, pages: {pages} }}] }}
-  ledger: {{ directory: {folder}/ledger }}
-  swap: {{ policy: {policy}, aging_secs: 1, demand_memory_secs: 3 }}
-models:
-{models}"""
-
-MODEL = """\
-  - id: m{number}
-    task: text-generation
-    backend: openai
-    process:
-      preset: simulate
-      parallel: {permits}
-      arguments: ["--load-mib-per-sec", "{rate_mib}", "--vram-release-ms", "{stop_ms}", "--ttft-ms", "0", "--tokens-per-sec", "{tokens_per_sec}"]
-    vram: {{ mib: {mib} }}
-    keep_alive_secs: -1
-    queue: {{ algorithm: fair, capacity: 4096 }}
-"""
-
 
 def trace(seed, minutes):
     """The head of the trace, and its requests."""
@@ -69,35 +40,32 @@ def trace(seed, minutes):
     return head, requests
 
 
-def key(account):
-    return f"key-{account}"
+def account(number):
+    return f"a{number}"
 
 
 def configuration(head, policy, folder):
-    accounts = [
-        f'  - {{ id: a{number}, api_keys_sha256: ["{hashlib.sha256(key(number).encode()).hexdigest()}"] }}\n'
-        for number in range(ACCOUNTS)
-    ]
     models = [
-        MODEL.format(
-            number=number,
-            permits=head["permits"],
-            rate_mib=model["mib"] * 1000 * FASTER // model["load_ms"],
-            stop_ms=head["stop_ms"] // FASTER,
-            tokens_per_sec=TOKENS_PER_SEC,
-            mib=model["mib"],
+        managed_model(
+            f"m{number}",
+            model["mib"],
+            [
+                "--load-mib-per-sec", model["mib"] * 1000 * FASTER // model["load_ms"],
+                "--vram-release-ms", head["stop_ms"] // FASTER,
+                "--ttft-ms", 0,
+                "--tokens-per-sec", TOKENS_PER_SEC,
+            ],
+            {"parallel": head["permits"]},
+            keep_alive_secs=-1,
+            queue={"algorithm": "fair", "capacity": 4096},
         )
         for number, model in enumerate(head["models"])
-    ]
-    return CONFIG.format(
-        accounts="".join(accounts),
-        deadline=DEADLINE_SECS,
-        folder=folder,
-        card_mib=head["card_mib"],
-        pages=head["card_mib"] * PAGES_PER_1000_MIB // 1000,
-        policy=policy,
-        models="".join(models),
-    )
+    ]  # fmt: skip
+    swap = {"policy": policy, "aging_secs": 1, "demand_memory_secs": 3}
+    pages = head["card_mib"] * PAGES_PER_1000_MIB // 1000
+    gpu = gpu_section(folder, ["card"], head["card_mib"], pages, swap=swap)
+    ceiling = f"timeouts: {{ ceiling_secs: {DEADLINE_SECS} }}\n"
+    return f"{accounts(map(account, range(ACCOUNTS)))}{ceiling}{gpu}models:\n{''.join(models)}"
 
 
 def play(binary, head, requests, policy, seed):
@@ -106,17 +74,11 @@ def play(binary, head, requests, policy, seed):
     folder.mkdir(parents=True, exist_ok=True)
     latencies, failed, lock = [], [], threading.Lock()
 
-    def one(port, due, request):
+    def one(node, due, request):
         tokens = max(1, round(request["service_ms"] / 1000 / FASTER * TOKENS_PER_SEC))
-        body = {
-            "model": f"m{request['model']}",
-            "messages": [{"role": "user", "content": "hello"}],
-            "max_tokens": tokens,
-            "ignore_eos": True,
-        }
-        headers = {"authorization": f"Bearer {key(request['account'])}"}
+        headers = bearer(account(request["account"]))
         try:
-            status, answer = ask(port, "POST", "/v1/chat/completions", body, headers, timeout=DEADLINE_SECS)
+            status, answer = node.chat(f"m{request['model']}", tokens, headers, DEADLINE_SECS)
         except OSError as problem:
             status, answer = 0, str(problem)
         with lock:
@@ -129,21 +91,17 @@ def play(binary, head, requests, policy, seed):
         for request in requests:
             due = begun + request["at_ms"] / 1000 / FASTER
             time.sleep(max(0, due - time.monotonic()))
-            thread = threading.Thread(target=one, args=(node.port, due, request))
+            thread = threading.Thread(target=one, args=(node, due, request))
             thread.start()
             threads.append(thread)
         for thread in threads:
             thread.join()
-        slots = ask(node.admin, "GET", "/gpu")[1]["slots"]
+        slots = node.slots()
     return sum(slot["loads"] for slot in slots), latencies, failed
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "target/debug/infergate")
-    parser.add_argument("--quick", action="store_true", help="one seed of 8 minutes; the default")
-    parser.add_argument("--full", action="store_true", help="three seeds of 40 minutes: 7 minutes in all")
-    options = parser.parse_args()
+    options = options_parser(__doc__, "three seeds of 40 minutes: 7 minutes in all").parse_args()
     minutes, seeds = FULL if options.full else QUICK
     table = Table()
     for seed in seeds:
@@ -151,8 +109,7 @@ def main():
         print(f"trace C, seed {seed}: {len(requests)} requests in {minutes} min, {FASTER} times faster", flush=True)
         print("                       loads  mean s   p99 s   in virtual time: loads  mean s   p99 s", flush=True)
         with ThreadPoolExecutor() as pool:
-            binary = options.binary.resolve()
-            plays = {policy: pool.submit(play, binary, head, requests, policy, seed) for policy in POLICIES}
+            plays = {policy: pool.submit(play, options.binary, head, requests, policy, seed) for policy in POLICIES}
         figures = {}
         for policy in POLICIES:
             loads, latencies, failed = plays[policy].result()

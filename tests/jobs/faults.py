@@ -11,7 +11,6 @@ are skipped by name. Standard library only.
 import argparse
 import ctypes
 import datetime
-import hashlib
 import http.client
 import json
 import os
@@ -26,7 +25,7 @@ import threading
 import time
 
 import manners
-from kit import ask, free_port
+from kit import accounts, ask, free_port
 from manners import MannerReceiver
 
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
@@ -446,13 +445,12 @@ def reloads(test):
     """Models and accounts go and come under load: what waits for them ends by name, what runs finishes."""
     count = 100 if test.full else 20
     servers = [Simulated(test, 100), Simulated(test, 100)]
-    account = lambda name: f"  - {{ id: {name}, api_keys_sha256: [\"{hashlib.sha256(f'key-{name}'.encode()).hexdigest()}\"] }}\n"
-    both = "accounts:\n" + account("a") + account("b")
+    both = accounts(["a", "b"])
     models = [model(number, server.port, permits=2) for number, server in enumerate(servers)]
     configs = [
         f"{both}models:\n{models[0]}{models[1]}",
         f"{both}models:\n{models[0]}",
-        f"accounts:\n{account('a')}models:\n{models[0]}{models[1]}",
+        f"{accounts(['a'])}models:\n{models[0]}{models[1]}",
     ]
     gateway = Gateway(test, configs[0])
     jobs, stop, unexpected = {}, threading.Event(), []

@@ -1,4 +1,4 @@
-"""What the programs for durable jobs share: a gateway that can be killed, and model servers that say what they saw.
+"""Fixtures of the programs that run gateways: one that can be killed, its accounts, and model servers that record runs.
 
 Standard library only. Nothing here judges; the programs do.
 """
@@ -78,11 +78,21 @@ def until(what, condition, limit=PATIENCE_SECS):
         time.sleep(POLL_SECS)
 
 
-def accounts(names):
-    """Accounts whose keys are `key-NAME`."""
-    digests = ((name, hashlib.sha256(f"key-{name}".encode()).hexdigest()) for name in names)
+def key(account):
+    """Key of an account of `accounts`."""
+    return f"key-{account}"
+
+
+def bearer(account):
+    """Headers with the key of an account of `accounts`."""
+    return {"authorization": f"Bearer {key(account)}"}
+
+
+def accounts(names, **members):
+    """Accounts with the keys of `key`, each with these further members."""
     return "accounts:\n" + "".join(
-        f"  - {{ id: {name}, api_keys_sha256: [{digest}] }}\n" for name, digest in digests
+        f"  - {json.dumps({'id': name, 'api_keys_sha256': [hashlib.sha256(key(name).encode()).hexdigest()], **members})}\n"
+        for name in names
     )
 
 
@@ -142,6 +152,28 @@ log: {{ level: warn }}
 
     def ask(self, method, path, body=None, headers=None, timeout=20):
         return ask(self.port, method, path, body, headers, timeout)
+
+    def chat(self, model, tokens=4, headers=None, timeout=20, **more):
+        """Status and answer of a chat, whose answer of a simulated server has so many tokens."""
+        messages = [{"role": "user", "content": "hi"}]
+        body = {"model": model, "messages": messages, "max_tokens": tokens, "ignore_eos": True, **more}
+        return self.ask("POST", "/v1/chat/completions", body, headers, timeout)
+
+    def gpu(self):
+        """Report of the GPU host."""
+        return ask(self.admin, "GET", "/gpu")[1]
+
+    def slots(self, model=None):
+        """Slots of a model, or of all models."""
+        return [slot for slot in self.gpu()["slots"] if model in (None, slot["model"])]
+
+    def slot(self, model):
+        """First slot of a model. A gateway that has just started shows no slots for a moment."""
+        return until(f"{model} is shown", lambda: self.slots(model))[0]
+
+    def order(self, model, order):
+        """Gives an order about a model of the GPU host; returns the status."""
+        return ask(self.admin, "POST", f"/gpu/models/{model}/{order}")[0]
 
     def create(self, model, prompt, headers=None, **more):
         """A prediction that was accepted."""

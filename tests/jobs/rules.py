@@ -28,6 +28,7 @@ from kit import (
     accounts,
     ask,
     asked,
+    bearer,
     free_port,
     gateway,
     quantile,
@@ -273,7 +274,7 @@ class Tenant:
     """An account with an object of each kind."""
 
     def __init__(self, node, name, version):
-        self.key = {"authorization": f"Bearer key-{name}"}
+        self.key = bearer(name)
         self.job = node.ended(node.create("acme/m", "tag=x", self.key), self.key)
         self.file = uploaded(node, self.key)
         self.deployment = f"/v1/deployments/{name}/own"
@@ -320,14 +321,13 @@ def tenants(table, options):
     """Objects of other accounts are not there."""
     names = [f"a{number}" for number in range(9 if options.full else 4)]
     server, trainer = ModelServer(), ModelServer()
-    listed = accounts(names).replace(" }", ", deployments_max: 1 }")
-    text = f"""{listed}jobs: {{}}
+    text = f"""{accounts(names, deployments_max=1)}jobs: {{}}
 hardware: [{{ sku: gpu, name: GPU }}]
 models:
 {model('acme/m', server.port, 8, more='    trainer: acme/t')}
 {model('acme/t', trainer.port, 1)}"""
     with gateway(options.binary, text) as node:
-        first = {"authorization": f"Bearer key-{names[0]}"}
+        first = bearer(names[0])
         version = node.ask("GET", "/v1/models/acme/m", headers=first)[1]["latest_version"]["id"]
         found = [Tenant(node, name, version) for name in names]
         pairs, wrong = 0, []
@@ -609,12 +609,12 @@ def fairness(table, options):
     names = ["big", *(f"s{number}" for number in range(small))]
     text = accounts(names) + "jobs: {}\nmodels:\n" + model("acme/m", server.port, permits)
     with gateway(options.binary, text) as node:
-        big = {"authorization": "Bearer key-big"}
+        big = bearer("big")
         in_parallel(8, lambda _: node.create("acme/m", f"tag=big hold={hold}", big), range(backlog))
         stop, delays = threading.Event(), []
 
         def one_at_a_time(name):
-            key = {"authorization": f"Bearer key-{name}"}
+            key = bearer(name)
             number = 0
             while not stop.is_set():
                 tag = f"{name}-{number}"

@@ -23,10 +23,11 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "scripts"))
 
+from kit import accounts, bearer  # noqa: E402
 from outside import ROOT, Unreachable, free_ports, is_listening, venv  # noqa: E402
 
 FOLDER = ROOT / "target" / "s3"
-KEY = "s3-check-key"
+ACCOUNT = "a"
 BUCKET = "files"
 MIB = 1 << 20
 # One part, what the connection and the digests hold, and what the allocator keeps.
@@ -59,8 +60,7 @@ CONFIG = """\
 listen:
   clients: [{{ address: "127.0.0.1:{client}" }}]
   admin: {{ address: "127.0.0.1:{admin}" }}
-accounts: [{{ id: a, api_keys_sha256: ["{key}"] }}]
-state_dir: "{state}"
+{accounts}state_dir: "{state}"
 jobs: {{}}
 files:
   file_max_mib: 1024
@@ -109,7 +109,7 @@ class Gateway:
             CONFIG.format(
                 client=self.port,
                 admin=self.admin,
-                key=hashlib.sha256(KEY.encode()).hexdigest(),
+                accounts=accounts([ACCOUNT]),
                 state=folder / "state",
                 expires=expires,
                 bucket=BUCKET,
@@ -135,7 +135,7 @@ class Gateway:
     def ask(self, method, path, headers=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         path = path[path.index("/v1/") :]
-        connection.request(method, path, headers={"authorization": f"Bearer {KEY}", **(headers or {})})
+        connection.request(method, path, headers={**bearer(ACCOUNT), **(headers or {})})
         return connection.getresponse()
 
     def begin(self, size):
@@ -144,7 +144,7 @@ class Gateway:
         tail = b"\r\n--b--\r\n"
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         connection.putrequest("POST", "/v1/files")
-        connection.putheader("authorization", f"Bearer {KEY}")
+        connection.putheader("authorization", bearer(ACCOUNT)["authorization"])
         connection.putheader("content-type", "multipart/form-data; boundary=b")
         connection.putheader("content-length", str(len(head) + size + len(tail)))
         connection.endheaders(head)

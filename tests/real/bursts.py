@@ -6,7 +6,6 @@ log must show each request once.
 """
 
 import contextlib
-import hashlib
 import http.client
 import json
 import os
@@ -16,6 +15,7 @@ import threading
 import time
 import urllib.request
 
+from kit import accounts, bearer
 from outside import free_ports, running, until
 
 PERMITS = 4
@@ -23,15 +23,13 @@ STREAMS = WHOLE = 20
 MAX_TOKENS = 16
 ANSWER_LIMIT_SECS = 120
 LOG_LIMIT_SECS = 5
-KEY = "burst-key"
+ACCOUNT = "bursts"
 
 CONFIG = """\
 listen:
   clients: [{{ address: "127.0.0.1:{client}" }}]
   admin: {{ address: "127.0.0.1:{admin}" }}
-accounts:
-  - {{ id: bursts, api_keys_sha256: ["{key_sha256}"] }}
-models:
+{accounts}models:
 """
 
 MODEL = """\
@@ -135,9 +133,7 @@ def llama_counts(log):
 
 def gateway(binary, folder, found, client, admin):
     config = folder / "bursts.yaml"
-    text = CONFIG.format(
-        client=client, admin=admin, key_sha256=hashlib.sha256(KEY.encode()).hexdigest()
-    )
+    text = CONFIG.format(client=client, admin=admin, accounts=accounts([ACCOUNT]))
     for server in found:
         text += MODEL.format(
             name=server.name, backend=server.backend, port=server.port, permits=PERMITS
@@ -163,7 +159,7 @@ def ask(client, model, mark, stream):
         body["stream"] = True
     connection = http.client.HTTPConnection("127.0.0.1", client, timeout=ANSWER_LIMIT_SECS)
     try:
-        headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+        headers = {**bearer(ACCOUNT), "content-type": "application/json"}
         connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
         answer = connection.getresponse()
         text = answer.read().decode(errors="replace")

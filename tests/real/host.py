@@ -5,7 +5,6 @@ the openai SDK. `estimates` compares what the gateway expects of a GGUF file wit
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
@@ -17,10 +16,10 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "jobs"))
 
-from kit import gateway, until  # noqa: E402
+from kit import accounts, gateway, key, until  # noqa: E402
 from outside import free_ports  # noqa: E402
 
-KEY = "host-key"
+ACCOUNT = "real"
 MODELS = ("amber", "birch", "cedar")
 PERMITS = 4
 CONTEXT_TOKENS = 2048
@@ -30,9 +29,7 @@ SHARE_OF_MEMORY = 0.34
 BRIEF_SECS = 2
 
 CONFIG = """\
-accounts:
-  - {{ id: real, api_keys_sha256: ["{key_sha256}"] }}
-timeouts: {{ ceiling_secs: 300 }}
+{accounts}timeouts: {{ ceiling_secs: 300 }}
 gpu:
   devices: ram
   reserve_mib: 0
@@ -87,8 +84,7 @@ def configuration(python, folder):
         )
         for name in MODELS
     ]
-    key_sha256 = hashlib.sha256(KEY.encode()).hexdigest()
-    return CONFIG.format(folder=folder, models="".join(models), key_sha256=key_sha256)
+    return CONFIG.format(folder=folder, models="".join(models), accounts=accounts([ACCOUNT]))
 
 
 def processes_of(folder):
@@ -110,7 +106,7 @@ def run(tally, binary, python, folder, is_full):
     try:
         with gateway(binary, configuration(python, folder)) as node:
             env = {
-                "KEY": KEY,
+                "KEY": key(ACCOUNT),
                 "BASE_URL": f"http://127.0.0.1:{node.port}/v1",
                 "ADMIN_URL": f"http://127.0.0.1:{node.admin}",
                 "EVENTS_FILE": str(node.events_path),

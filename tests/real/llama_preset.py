@@ -13,7 +13,7 @@ import urllib.request
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "jobs"))
 
-from kit import ask, gateway  # noqa: E402
+from kit import gateway  # noqa: E402
 
 SUITE = "forky"
 PACKAGE = "llama.cpp-tools"
@@ -117,7 +117,7 @@ def run(tally, binary, python, folder):
         with gateway(binary, config) as node:
             body = {"model": "acme/dove", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
             status, answer = node.ask("POST", "/v1/chat/completions", body, timeout=120)
-            [slot] = ask(node.admin, "GET", "/gpu")[1]["slots"]
+            [slot] = node.slots()
             words = answer["choices"][0]["message"]["content"].split() if status == 200 else answer
             is_own = status == 200 and all(word.startswith("dove") for word in words)
             tokens = ["--context", str(CONTEXT_TOKENS), "--parallel", str(PERMITS)]

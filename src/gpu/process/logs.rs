@@ -264,7 +264,7 @@ fn read_head(file: &File) -> io::Result<RingHead> {
 /// Rings of former instances that stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogBounds {
-    /// How many, the newest first.
+    /// Rings that stay, the newest first.
     pub count: usize,
     /// Time since the last output.
     pub age: Duration,

@@ -81,7 +81,7 @@ fn loading_text(waited: Millis, left: Millis) -> String {
     }
 }
 
-/// Chunk of a chat completion with a line of reasoning, which no server has made and nobody pays.
+/// Chunk of a chat completion with a line of reasoning: made here, so that it is neither counted nor billed.
 fn chat_chunk(ctx: &RequestContext, model: &str, text: &str) -> Bytes {
     let chunk = serde_json::json!({
         "id": format!("chatcmpl-{}", ctx.request_id()),

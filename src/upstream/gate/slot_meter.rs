@@ -16,7 +16,7 @@ pub(super) struct SlotMeter {
     pub meter: InstanceMeter,
     /// Permits in use when it was last fed.
     pub in_flight: u32,
-    /// Reports that nobody has taken.
+    /// Reports that the owner has not taken.
     pub due: Vec<StateTimes>,
 }
 

@@ -199,7 +199,7 @@ impl ColdRefusal {
 }
 
 impl AdmissionGate {
-    /// Sets who is woken when a model that nothing serves is asked for. The first one stays.
+    /// Sets the owner that is woken when a model that nothing serves is asked for. The first one stays.
     pub fn set_cold_signal(&self, signal: Arc<ColdSignal>) {
         let _ = self.cold.signal.set(signal);
     }
