@@ -22,7 +22,7 @@ use infergate_core::admission::{
 };
 use infergate_core::model::{ModelSpec, is_slot};
 use infergate_core::routing::{
-    AccountKey, Ejector, EndpointSignal, FailureCause, Health, Observation, REFUSED, RetryBudget,
+    AccountKey, Ejector, EndpointSignal, FailureCause, Health, Observation, RetryBudget,
     UsabilityChange,
 };
 use infergate_core::{AccountId, Millis, ModelId, Refusal};
@@ -518,7 +518,9 @@ impl Permit {
             pause,
         };
         self.gate.record_attempt(&self.target.url, observed, now);
-        if cause == Some(REFUSED) && is_slot(&self.target.url) {
+        let is_gone =
+            seen == EndpointSignal::Unusable && cause.is_some_and(FailureCause::is_process_gone);
+        if is_gone && is_slot(&self.target.url) {
             self.gate.pause_slot(self.endpoint, &self.target, now);
         }
     }

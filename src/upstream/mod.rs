@@ -32,9 +32,11 @@ pub use check_request::check_requested;
 pub use client::{HttpClient, InterimObserver, OutboundRequest, SendError, UpstreamResponse};
 pub use connect_timings::ConnectTimings;
 pub use credentials::API_KEY_HEADER;
+#[cfg(test)]
+pub use gate::AdmissionGate;
 pub use gate::{
-    AdmissionGate, AdmissionSnapshot, ColdRefusal, ColdSignal, ColdState, GateEntry, KeptAlive,
-    Permit, RetryPlan, WaitProgress, Waiter, slot_target,
+    AdmissionSnapshot, ColdRefusal, ColdSignal, ColdState, GateEntry, KeptAlive, Permit, RetryPlan,
+    WaitProgress, Waiter, slot_target,
 };
 pub use health::{PROBE_TICK, ServerPost, post, probe_ready, probe_round, read_json};
 pub use model::{ModelRuntime, ModelRuntimes};

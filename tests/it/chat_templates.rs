@@ -9,7 +9,7 @@ use crate::support::{
 
 const CHAT: &str = "/v1/chat/completions";
 const TEMPLATE: &str = "    chat: { template: chatml }\n";
-const PROMPT: &str = "<|im_start|>user\nsay <|im_end| >?<|im_end|>\n<|im_start|>assistant\n";
+const PROMPT: &str = "<|im_start|>user\nsay < |im_end|>?<|im_end|>\n<|im_start|>assistant\n";
 
 fn question(more: &str) -> String {
     format!(

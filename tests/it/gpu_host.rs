@@ -5,7 +5,8 @@
 use serde_json::Value;
 
 use crate::support::gpu_host::{
-    CARD_MIB, ask_as, becomes, card_is_free, gpu, host, model, pages_held, serve, signal, slot,
+    CARD_MIB, ask_as, becomes, card_is_free, gpu, host, model, order, pages_held, serve, signal,
+    slot,
 };
 use crate::support::{Node, TestClient, eventually};
 
@@ -98,6 +99,35 @@ async fn a_process_that_is_killed_is_started_again() {
     assert_eq!(after["loads"], 2);
 }
 
+/// Process that holds the lease of a slot: the parent of its server.
+fn keeper_of(slot: &Value) -> Value {
+    let pid = slot["pid"].as_u64().unwrap();
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let parent = stat.rsplit(')').next().unwrap().split_whitespace().nth(1);
+    let parent: u64 = parent.unwrap().parse().unwrap();
+    serde_json::json!({ "pid": parent })
+}
+
+#[tokio::test]
+async fn a_keeper_that_is_killed_is_a_crash_of_its_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let models = [model("m", 8000, "", "")];
+    let node = Node::start(&host(dir.path(), &models)).await;
+    serve(&node, "m").await;
+    let before = becomes(&node, "m", "ready").await;
+    signal(&keeper_of(&before), "-KILL");
+    eventually("the slot has failed", async || {
+        (slot(&node, "m").await["pid"] != before["pid"]).then_some(())
+    })
+    .await;
+    serve(&node, "m").await;
+    let after = becomes(&node, "m", "ready").await;
+    assert_eq!(after["loads"], 2, "{after}");
+    order(&node, "m", "unload").await;
+    becomes(&node, "m", "cold").await;
+    card_is_free(dir.path()).await;
+}
+
 #[tokio::test]
 async fn requests_right_after_a_crash_wait_for_the_next_process() {
     let dir = tempfile::tempdir().unwrap();
@@ -107,7 +137,13 @@ async fn requests_right_after_a_crash_wait_for_the_next_process() {
         serve(&node, "m").await;
         let before = becomes(&node, "m", "ready").await;
         signal(&before, "-KILL");
-        // Its socket is closed a little before anybody can hear of its end.
+        // Its socket is closed a little before the gateway hears of its end. Until then the kernel takes connections, and
+        // a request that went out on one may have begun.
+        let address = format!("127.0.0.1:{}", before["port"]);
+        eventually("its socket is closed", async || {
+            tokio::net::TcpStream::connect(&address).await.err()
+        })
+        .await;
         let requests = (0..8).map(|_| ask_as(&node, "", "m"));
         for answer in futures_util::future::join_all(requests).await {
             assert_eq!(answer.status, 200, "{}", answer.text());

@@ -17,7 +17,7 @@ mod orders;
 mod records;
 mod sleeps;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,12 +34,13 @@ use claims::OwnClaims;
 use super::demand::DemandBook;
 use super::ending::EndingOrders;
 use super::figures::HostFigures;
-use super::file_book::FileBook;
+use super::file_book::{FileBook, FileLook};
 use super::instance::{InstanceNews, InstanceOrder};
+use super::ledger_queue::{LedgerQueue, UnreleasedLeases};
 use super::orphans::{remove_old_logs, sweep_orphans};
 use super::outlets::{Post, ReportOutlets, SetupLine, post_reports};
 use super::settings::{EstimateFacts, EstimatedHost};
-use super::slot_run::{Resizes, SlotRun};
+use super::slot_run::SlotRun;
 use super::view::GpuBoard;
 use crate::app::reload::ConfigStatus;
 use crate::gpu::process::{
@@ -66,7 +67,7 @@ enum Message {
     Configured(Box<EstimatedHost>),
     SetUp(Box<SetupLine>),
     /// States of the files of each model.
-    Files(BTreeMap<ModelId, u64>),
+    Files(BTreeMap<ModelId, FileLook>),
     /// A load was measured: estimates may have changed.
     Measured,
     /// The ledger's answer about leases that a process has outgrown.
@@ -74,6 +75,11 @@ enum Message {
         slot: SlotId,
         life: u64,
         result: Result<Vec<DeviceShare>, String>,
+    },
+    /// Leases that the ledger could not take back.
+    NotReleased {
+        slot: SlotId,
+        group: LeaseGroup,
     },
 }
 
@@ -115,8 +121,11 @@ pub(super) struct Driver {
     outlooks: BTreeMap<ModelId, ReadyOutlook>,
     estimates: BTreeMap<ModelId, EstimateFacts>,
     claims: OwnClaims,
-    /// Order of the writes of claims.
-    claim_order: Arc<Resizes>,
+    /// Changes of the ledger.
+    changes: LedgerQueue,
+    unreleased: UnreleasedLeases,
+    /// Models whose requests are refused, because no load can serve them.
+    rejected: BTreeSet<ModelId>,
     reading: Arc<HostReading>,
     /// Devices without fresh figures at the last look.
     stale_devices: usize,
@@ -160,7 +169,9 @@ impl Driver {
             outlooks: BTreeMap::new(),
             estimates: BTreeMap::new(),
             claims: OwnClaims::default(),
-            claim_order: Arc::default(),
+            changes: LedgerQueue::new(),
+            unreleased: UnreleasedLeases::default(),
+            rejected: BTreeSet::new(),
             reading: Arc::default(),
             stale_devices: 0,
             sender,
@@ -180,6 +191,7 @@ impl Driver {
             let (shared, unsent) = (Arc::clone(&self.parts.shared), self.outlets.unsent());
             self.tasks.spawn(post_reports(shared, posted, unsent));
         }
+        self.changes.start(&mut self.tasks);
         let orphans = self.sweep_once().await;
         let mut swapped = self.parts.shared.swapped.subscribe();
         let mut readings = self.parts.monitor.readings();
@@ -249,6 +261,7 @@ impl Driver {
     fn sweep(&mut self) {
         let directory = run_directory(&self.parts.state_dir);
         let logs = log_directory(&self.parts.state_dir);
+        self.forget_gone();
         let started = self.slots.values().filter_map(|run| run.started.as_ref());
         let present = started.map(|it| it.instance.clone()).collect();
         let metrics = Arc::clone(self.parts.shared.metrics.gpu());
@@ -272,6 +285,7 @@ impl Driver {
             Message::Outgrown { slot, life, result } => {
                 return self.take_outgrown(&slot, life, result);
             }
+            Message::NotReleased { slot, group } => return self.unreleased.keep(slot, group),
         };
         self.perform(actions);
     }

@@ -13,6 +13,18 @@ pub(super) struct FileBook {
     models: BTreeMap<ModelId, FoundFiles>,
     /// Moment of the next look; none before the first.
     pub next_look: Option<Instant>,
+    /// A look is under way.
+    pub is_looking: bool,
+    /// Sizes of the models' files, bytes.
+    bytes: BTreeMap<ModelId, u64>,
+}
+
+/// Files of a model at one look.
+pub(super) struct FileLook {
+    /// State of its program and its files; none where that cannot be told.
+    pub state: Option<u64>,
+    /// Size of the model's files, bytes; 0 where it names none.
+    pub bytes: u64,
 }
 
 /// Files of a model.
@@ -24,7 +36,21 @@ struct FoundFiles {
 
 impl FileBook {
     /// Takes a look over; returns the models whose files have changed since they were last at rest.
-    pub fn take(&mut self, found: BTreeMap<ModelId, u64>) -> Vec<ModelId> {
+    pub fn take(&mut self, found: BTreeMap<ModelId, FileLook>) -> Vec<ModelId> {
+        self.is_looking = false;
+        let sizes = found.iter().map(|(id, look)| (id.clone(), look.bytes));
+        self.bytes = sizes.collect();
+        let states = found.into_iter();
+        let states = states.filter_map(|(id, look)| Some((id, look.state?)));
+        self.take_states(states.collect())
+    }
+
+    /// Returns the size of a model's files at the latest look, bytes; none before there was one.
+    pub fn stored_bytes(&self, model: &ModelId) -> Option<u64> {
+        self.bytes.get(model).copied()
+    }
+
+    fn take_states(&mut self, found: BTreeMap<ModelId, u64>) -> Vec<ModelId> {
         let mut changed = Vec::new();
         self.models.retain(|id, _| found.contains_key(id));
         for (id, latest) in found {
@@ -59,13 +85,13 @@ mod tests {
         let id = ModelId::from("m");
         let look = |state| BTreeMap::from([(ModelId::from("m"), state)]);
         let mut book = FileBook::default();
-        assert!(book.take(look(1)).is_empty() && !book.has_update(&id, Some(2)));
-        assert!(book.take(look(1)).is_empty() && book.has_update(&id, Some(2)));
-        assert!(book.take(look(5)).is_empty() && !book.has_update(&id, Some(1)));
-        assert!(book.take(look(6)).is_empty());
-        assert_eq!(book.take(look(6)), std::slice::from_ref(&id));
+        assert!(book.take_states(look(1)).is_empty() && !book.has_update(&id, Some(2)));
+        assert!(book.take_states(look(1)).is_empty() && book.has_update(&id, Some(2)));
+        assert!(book.take_states(look(5)).is_empty() && !book.has_update(&id, Some(1)));
+        assert!(book.take_states(look(6)).is_empty());
+        assert_eq!(book.take_states(look(6)), std::slice::from_ref(&id));
         assert!(book.has_update(&id, Some(1)) && !book.has_update(&id, Some(6)));
         assert!(!book.has_update(&id, None));
-        assert!(book.take(look(6)).is_empty());
+        assert!(book.take_states(look(6)).is_empty());
     }
 }

@@ -28,7 +28,7 @@ use crate::gpu::{
     GpuConfig, HostReading, Launch, LaunchError, file_state, listen_scope, preset_of,
 };
 use crate::state::Shared;
-use crate::upstream::{AdmissionGate, ServerPost, Target, post, probe_ready, slot_target};
+use crate::upstream::{ServerPost, Target, post, probe_ready, slot_target};
 
 /// Between two checks of a process that serves.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
@@ -93,7 +93,6 @@ pub(super) struct StartedInstance {
 pub(super) struct InstanceTask {
     pub shared: Arc<Shared>,
     pub spec: Arc<ModelSpec>,
-    pub gate: Arc<AdmissionGate>,
     /// Group below which the instance gets its control group.
     pub cgroup: Option<Arc<Path>>,
     pub gpu: Arc<GpuConfig>,
@@ -225,6 +224,7 @@ impl InstanceTask {
             match step {
                 WatchStep::Event(Some(InstanceEvent::Exited(report))) => {
                     progress.is_watched = false;
+                    progress.has_exited = true;
                     let mut exit = self.exit(&report);
                     exit.address_in_use |= progress.is_stolen();
                     let event = SlotEvent::Exited(exit);
@@ -232,6 +232,9 @@ impl InstanceTask {
                         .await;
                 }
                 WatchStep::Event(Some(InstanceEvent::Gone { .. }) | None) => {
+                    if !progress.has_exited {
+                        self.report_lost(&progress).await;
+                    }
                     return self
                         .report(SlotEvent::ProcessesGone, NewsDetail::None)
                         .await;
@@ -365,7 +368,7 @@ impl InstanceTask {
                 self.report(event, NewsDetail::None).await;
             }
             Found::Check(is_well) => {
-                let activity = self.activity(is_well, progress);
+                let activity = Self::activity(is_well, progress);
                 let event = match is_well {
                     true => SlotEvent::ProbeSucceeded,
                     false => SlotEvent::ProbeFailed(activity),
@@ -375,21 +378,17 @@ impl InstanceTask {
         }
     }
 
-    /// Activity of the server at a check. Progress is a byte of any answer, a good probe, and a time without a request.
-    fn activity(&self, is_well: bool, progress: &mut LoadProgress) -> ServerActivity {
-        let url = slot_url(&self.slot.model, self.slot.number.into());
-        let is_idle = self.gate.in_flight(&url) == 0;
+    /// Activity of a server at a check, as that of one with requests. Progress is a byte of any answer to a request, and a
+    /// good check.
+    fn activity(is_well: bool, progress: &mut LoadProgress) -> ServerActivity {
         let received = progress.ready.as_ref().map_or(0, |it| it.received_bytes());
         let has_moved = std::mem::replace(&mut progress.received, received) != received;
-        if is_well || is_idle || has_moved {
+        if is_well || has_moved {
             progress.moved_at = Instant::now();
         }
         progress.is_failing = !is_well;
-        match is_idle {
-            true => ServerActivity::Idle,
-            false => ServerActivity::Busy {
-                without_progress: millis(progress.moved_at.elapsed()),
-            },
+        ServerActivity::Busy {
+            without_progress: millis(progress.moved_at.elapsed()),
         }
     }
 
@@ -398,6 +397,17 @@ impl InstanceTask {
             self.report(SlotEvent::ListeningSeen, NewsDetail::None)
                 .await;
         }
+    }
+
+    /// Reports the end of a process whose keeper is lost, so that nothing tells how it ended.
+    async fn report_lost(&self, progress: &LoadProgress) {
+        tracing::warn!(slot = %self.slot, "the keeper of a model's process is gone, and the process with it");
+        let exit = ProcessExit {
+            code: None,
+            out_of_memory: false,
+            address_in_use: progress.is_stolen(),
+        };
+        self.report(SlotEvent::Exited(exit), NewsDetail::None).await;
     }
 
     fn exit(&self, report: &ExitReport) -> ProcessExit {
@@ -455,6 +465,8 @@ struct LoadProgress {
     has_warned: bool,
     /// Still watched: neither ended nor ordered to end.
     is_watched: bool,
+    /// The end of the process was reported.
+    has_exited: bool,
     /// Looks in a row that found a stranger at the port.
     foreign_looks: u32,
     /// The latest check failed.
@@ -477,6 +489,7 @@ impl LoadProgress {
             is_listening: false,
             has_warned: false,
             is_watched: true,
+            has_exited: false,
             foreign_looks: 0,
             is_failing: false,
             received: 0,

@@ -1,7 +1,6 @@
 //! Leases of slots in the ledger of the host. Each call is one change of a file, and blocks for as long.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use infergate_core::vram::{ClaimedNeed, DeviceShare, LeaseGroup, PlacementRequest};
 use infergate_core::{Millis, ModelId};
@@ -30,10 +29,14 @@ pub(super) fn acquire(
     let acquired: Result<LeaseGroup, infergate_core::vram::AcquireError> =
         acquired.map_err(|error| error.to_string())?;
     let group = acquired.map_err(|error| error.to_string())?;
-    let read = ledger.read().map_err(|error| error.to_string())?;
-    match read.leases().iter().any(|lease| lease.group == group.id) {
-        true => Ok(group),
-        false => Err("the leases were released by another process".to_owned()),
+    match ledger.read() {
+        Ok(read) if read.leases().iter().any(|lease| lease.group == group.id) => Ok(group),
+        Ok(_) => Err("the leases were released by another process".to_owned()),
+        // Nothing else would give them back: their holder lives.
+        Err(error) => match release(ledger, &group) {
+            Ok(()) => Err(error.to_string()),
+            Err(_) => Ok(group),
+        },
     }
 }
 
@@ -107,10 +110,11 @@ pub(super) fn write_claims(ledger: &HostLedger, claims: &BTreeMap<ModelId, Model
     }
 }
 
-/// Releases the leases of a slot.
-pub(super) fn release(ledger: &Arc<HostLedger>, slot: &str, group: &LeaseGroup) {
-    // A holder that is gone has lost them already.
-    if let Err(error) = ledger.change(|ledger, _| ledger.release(group)) {
-        tracing::warn!(slot, %error, "the leases of a model cannot be released; they end with its keeper");
-    }
+/// Releases leases. Those of a holder that is gone have ended already.
+///
+/// # Errors
+/// A sentence: the ledger cannot be used.
+pub(super) fn release(ledger: &HostLedger, group: &LeaseGroup) -> Result<(), String> {
+    let released = ledger.change(|ledger, _| ledger.release(group));
+    released.map(drop).map_err(|error| error.to_string())
 }

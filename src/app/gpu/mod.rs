@@ -10,6 +10,7 @@ mod figures;
 mod file_book;
 mod instance;
 mod leases;
+mod ledger_queue;
 mod lifecycle;
 mod orphans;
 mod outlets;

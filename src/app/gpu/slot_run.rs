@@ -1,13 +1,11 @@
 //! Record of a slot in the driver: its leases, its process, its server. States are the pool's.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use infergate_core::Millis;
 use infergate_core::vram::{
     DeviceShare, HostTime, InstanceMeter, LeaseGroup, PeakMeter, ProcessTrail,
 };
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::instance::{InstanceOrder, StartedInstance};
@@ -31,8 +29,8 @@ pub(super) struct SlotRun {
     pub before_sleep: Vec<Option<u64>>,
     /// Moment at which the server said that it sleeps; a later sample shows what it keeps.
     pub slept_at: Option<HostTime>,
-    /// Changes of its leases, which overtake each other.
-    pub resizes: Arc<Resizes>,
+    /// Shares that its leases grow to for a wake, until the ledger has answered.
+    pub grown: Option<Vec<DeviceShare>>,
     /// Meter of its load; none once the peak is known.
     pub meter: Option<PeakMeter>,
     /// Moment at which its load was over.
@@ -46,6 +44,13 @@ pub(super) struct SlotRun {
     pub is_ending_by_order: bool,
     /// The present life, or the last one.
     pub instance: Option<InstanceLife>,
+}
+
+impl SlotRun {
+    /// Returns the shares that the ledger was asked for last.
+    pub fn asked_for(&self) -> &[DeviceShare] {
+        self.grown.as_deref().unwrap_or(&self.shares)
+    }
 }
 
 /// Life of an instance as its reports have it.
@@ -67,45 +72,4 @@ pub(super) enum MeterPlace {
     Gate,
     /// The life is over.
     Ended,
-}
-
-/// Order of the changes of a slot's leases: one that was overtaken by a later one has no effect.
-#[derive(Debug, Default)]
-pub(super) struct Resizes {
-    /// Number of the latest change that was ordered.
-    ordered: AtomicU64,
-    /// Number of the latest change that was carried out; held while one is.
-    done: Mutex<u64>,
-}
-
-impl Resizes {
-    /// Returns the number of a change that is ordered now.
-    pub fn order(&self) -> u64 {
-        self.ordered.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// Carries a change out unless a later one was; one after the other.
-    pub fn perform<T>(&self, number: u64, change: impl FnOnce() -> T) -> Option<T> {
-        let mut done = self.done.lock();
-        if *done > number {
-            return None;
-        }
-        *done = number;
-        Some(change())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_change_that_was_overtaken_has_no_effect() {
-        let resizes = Resizes::default();
-        let (first, second) = (resizes.order(), resizes.order());
-        assert_eq!(resizes.perform(second, || "grown"), Some("grown"));
-        assert_eq!(resizes.perform(first, || "shrunk"), None);
-        let third = resizes.order();
-        assert_eq!(resizes.perform(third, || "shrunk"), Some("shrunk"));
-    }
 }

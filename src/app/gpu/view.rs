@@ -79,9 +79,17 @@ impl GpuBoard {
         content.slots = slots;
         content.models = models;
         content.waiting = waiting;
-        if content.loads.len() > content.models.len() {
-            let BoardContent { loads, models, .. } = &mut *content;
-            loads.retain(|id, _| models.iter().any(|model| model.model == *id));
+        let BoardContent {
+            loads,
+            wakes,
+            adoptions,
+            models,
+            ..
+        } = &mut *content;
+        for counts in [loads, wakes, adoptions] {
+            if counts.len() > models.len() {
+                counts.retain(|id, _| models.iter().any(|model| model.model == *id));
+            }
         }
         drop(content);
         self.version.send_modify(|version| *version += 1);

@@ -131,8 +131,12 @@ impl AdmissionQueue {
         if now >= request.deadline {
             return AdmissionOutcome::Full(Refusal::DeadlinePassed);
         }
-        self.counts.record_arrival(request.priority);
         let class = request.class;
+        // Counted where it is asked for again, or was asked for before.
+        let goes_on = request.has_alternative && class == PermitClass::Live && self.is_unusable();
+        if !request.is_retry && !goes_on {
+            self.counts.record_arrival(request.priority);
+        }
         // While a request waits that could use a permit none is free, and if one were it would be its own.
         if self.may_take(class)
             && let Some(endpoint) =

@@ -33,6 +33,9 @@ use record::{EjectionState, EndpointRecord};
 /// A server without a listener: its process is gone, or not there yet.
 pub const REFUSED: FailureCause = FailureCause::Named("refused");
 
+/// A connection that its server has broken off.
+const RESET: FailureCause = FailureCause::Named("reset");
+
 /// Interval between checks that refused connections ask for. A server that restarts refuses every request at
 /// once, and each check costs a connection.
 pub const REFUSED_CHECK_INTERVAL: Millis = Millis(100);
@@ -81,6 +84,14 @@ pub enum FailureCause {
     Check(Option<&'static str>),
     /// A health check was answered with this status.
     CheckStatus(u16),
+}
+
+impl FailureCause {
+    /// Returns whether a connection that could not be made says, by this cause, that the server's process is gone: its
+    /// sockets are closed one after the other.
+    pub fn is_process_gone(self) -> bool {
+        self == REFUSED || self == RESET
+    }
 }
 
 impl fmt::Display for FailureCause {

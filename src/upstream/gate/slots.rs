@@ -115,6 +115,8 @@ impl GateSlots {
         // A slot that comes back later is opened anew by its owner.
         self.open
             .retain(|url, _| endpoints.iter().any(|it| it.url == *url));
+        self.words
+            .retain(|url, _| endpoints.iter().any(|it| it.url == *url));
         let open = &self.open;
         self.paused.retain(|url, _| open.contains_key(url));
         if !endpoints.iter().any(|it| is_slot(&it.url)) {
@@ -564,7 +566,11 @@ mod tests {
         gate.configure(&without, Vec::new());
         assert!(gate.targets().is_empty());
         gate.configure(&model, Vec::new());
-        assert_eq!(gate.state().1[0].slot, Some("failed"));
+        assert_eq!(
+            gate.state().1[0].slot,
+            Some("cold"),
+            "of a slot that is new"
+        );
         gate.ensure_slot_open(&slot, process(&slot, 4002));
         // Its one permit is in use until then, also by a request of before.
         drop(second);

@@ -34,7 +34,8 @@ impl Driver {
             self.perform_one(action);
         }
         let is_moving = |state: SlotState| {
-            state.holds_lease() && !matches!(state, SlotState::Ready | SlotState::Asleep)
+            use SlotState::{Asleep, Draining, Ready, Stuck};
+            state.holds_lease() && !matches!(state, Ready | Asleep | Draining(_) | Stuck)
         };
         let is_fast = self
             .pool
@@ -83,6 +84,7 @@ impl Driver {
                 self.parts.monitor.look();
             }
             Action::SetReadyEstimate { model, outlook } => {
+                self.rejected.remove(&model);
                 self.outlooks.insert(model.clone(), outlook);
                 self.set_readiness(&model);
             }
@@ -92,10 +94,9 @@ impl Driver {
                     ?reason,
                     "a model cannot be loaded: its requests are refused"
                 );
+                self.rejected.insert(model.clone());
                 self.outlooks.remove(&model);
-                if let Some(model) = self.models.get(&model) {
-                    model.gate.set_readiness(Readiness::Never);
-                }
+                self.set_readiness(&model);
             }
             Action::Report { slot, report, .. } => self.report(&slot, &report),
             Action::Sleep(slot) => self.put_to_sleep(&slot),
@@ -108,15 +109,15 @@ impl Driver {
     fn acquire(&mut self, slot: SlotId, life: u64, shares: Vec<DeviceShare>, priority: u8) {
         let run = self.slots.entry(slot.clone()).or_default();
         run.life = life;
-        run.shares.clone_from(&shares);
         if let Some(group) = run.group.clone() {
             return self.grow(slot, life, group, shares);
         }
+        run.shares.clone_from(&shares);
         let id = InstanceId::new(&slot.to_string(), fastrand::u32(..));
         self.begin_life(&slot, id.ok());
         let (ledger, reading) = (Arc::clone(&self.parts.ledger), Arc::clone(&self.reading));
         let sender = self.sender.clone();
-        self.tasks.spawn_blocking(move || {
+        self.changes.add(&mut self.tasks, move || {
             let name = slot.to_string();
             let result = leases::acquire(&ledger, &reading, (&name, priority), &shares);
             let _ = sender.blocking_send(Message::Leased { slot, life, result });
@@ -160,7 +161,6 @@ impl Driver {
         let task = InstanceTask {
             shared: Arc::clone(&self.parts.shared),
             spec: Arc::clone(&model.spec),
-            gate: Arc::clone(&model.gate),
             cgroup: self.cgroup.clone(),
             gpu: Arc::clone(&self.parts.gpu),
             state_dir: self.parts.state_dir.clone(),
@@ -231,9 +231,21 @@ impl Driver {
     }
 
     pub(super) fn release_group(&mut self, slot: &SlotId, group: LeaseGroup) {
-        let (ledger, slot) = (Arc::clone(&self.parts.ledger), slot.to_string());
-        self.tasks
-            .spawn_blocking(move || leases::release(&ledger, &slot, &group));
+        let (ledger, slot) = (Arc::clone(&self.parts.ledger), slot.clone());
+        let sender = self.sender.clone();
+        self.changes.add(&mut self.tasks, move || {
+            if let Err(error) = leases::release(&ledger, &group) {
+                tracing::warn!(%slot, error, "the leases of a model cannot be given back now: it is tried again");
+                let _ = sender.blocking_send(Message::NotReleased { slot, group });
+            }
+        });
+    }
+
+    /// Gives back what could not be given back before.
+    pub(super) fn release_again(&mut self) {
+        for (slot, group) in self.unreleased.take_due() {
+            self.release_group(&slot, group);
+        }
     }
 
     pub(super) fn close(&self, slot: &SlotId, word: &'static str) {
@@ -245,7 +257,13 @@ impl Driver {
 
     /// Tells the gate of a model when it is expected to be ready. A load that has not begun is ahead in full.
     pub(super) fn set_readiness(&self, id: &ModelId) {
-        let (Some(model), Some(outlook)) = (self.models.get(id), self.outlooks.get(id)) else {
+        let Some(model) = self.models.get(id) else {
+            return;
+        };
+        if self.rejected.contains(id) {
+            return model.gate.set_readiness(Readiness::Never);
+        }
+        let Some(outlook) = self.outlooks.get(id) else {
             return;
         };
         let now = self.parts.shared.clock.now();

@@ -70,10 +70,9 @@ impl Driver {
             claims: claims.clone(),
             renewed: now,
         };
-        let (order, number) = (Arc::clone(&self.claim_order), self.claim_order.order());
         let ledger = Arc::clone(&self.parts.ledger);
-        self.tasks.spawn_blocking(move || {
-            order.perform(number, || leases::write_claims(&ledger, &claims));
+        self.changes.add(&mut self.tasks, move || {
+            leases::write_claims(&ledger, &claims)
         });
     }
 }

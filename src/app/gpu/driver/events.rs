@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use infergate_core::vram::{Action, LeaseGroup, SlotEvent, SlotId, SlotState};
+use infergate_core::vram::{Action, LeaseGroup, ServerActivity, SlotEvent, SlotId, SlotState};
 
 use super::Driver;
 use crate::app::gpu::instance::{InstanceNews, NewsDetail};
@@ -25,8 +25,10 @@ impl Driver {
                 Ok(_) => "late",
                 Err(_) => "refused",
             };
-            let shares = self.slots.get(slot).map_or(&[][..], |run| &run.shares);
-            let id = self.instance_of(slot);
+            // The answer to a former life says nothing of the present one.
+            let run = self.slots.get(slot).filter(|run| run.life == life);
+            let shares = run.map_or(&[][..], |run| run.asked_for());
+            let id = run.and_then(|_| self.instance_of(slot));
             let moment = self.event_moment();
             let event = moment.of_lease((slot, id.as_deref()), result, shares);
             self.outlets.send_event(&event);
@@ -35,7 +37,11 @@ impl Driver {
             // A wake grows the leases that the slot has: what becomes of them is the slot's.
             Ok(group) if !is_awaited && self.has_group(slot, &group) => return Vec::new(),
             Ok(group) if is_awaited => {
-                self.slots.entry(slot.clone()).or_default().group = Some(group);
+                let run = self.slots.entry(slot.clone()).or_default();
+                run.group = Some(group);
+                if let Some(grown) = run.grown.take() {
+                    run.shares = grown;
+                }
                 SlotEvent::LeaseHeld
             }
             Ok(group) => {
@@ -45,6 +51,9 @@ impl Driver {
             }
             Err(reason) => {
                 tracing::debug!(%slot, reason, "no memory was leased");
+                if let Some(run) = self.slots.get_mut(slot) {
+                    run.grown = None;
+                }
                 SlotEvent::LeaseRefused
             }
         };
@@ -56,17 +65,18 @@ impl Driver {
             self.note_sleep(&news.slot);
             return Vec::new();
         }
-        if matches!(news.detail, NewsDetail::Exited(_)) {
+        if matches!(news.event, SlotEvent::Exited(_)) {
             self.mark_end(&news.slot);
         }
+        let event = self.with_activity(&news.slot, news.event);
         let run = self.slots.entry(news.slot.clone()).or_default();
         match news.detail {
             NewsDetail::None => {}
             NewsDetail::Started(started) => {
                 if let (Some(group), Some(keeper)) = (run.group.clone(), started.keeper) {
                     let (ledger, slot) = (Arc::clone(&self.parts.ledger), news.slot.to_string());
-                    self.tasks
-                        .spawn_blocking(move || leases::hand_over(&ledger, &slot, &group, keeper));
+                    let hand_over = move || leases::hand_over(&ledger, &slot, &group, keeper);
+                    self.changes.add(&mut self.tasks, hand_over);
                 }
                 tracing::info!(slot = %news.slot, pid = started.main.pid, port = started.port, instance = %started.instance, "a model's process has started");
                 run.started = Some(started);
@@ -91,14 +101,25 @@ impl Driver {
         let is_loaded = matches!(news.event, SlotEvent::Ready | SlotEvent::Woke);
         if let (true, Some(group)) = (is_loaded, run.group.clone()) {
             let (ledger, slot) = (Arc::clone(&self.parts.ledger), news.slot.to_string());
-            self.tasks
-                .spawn_blocking(move || leases::hold(&ledger, &slot, &group));
+            self.changes.add(&mut self.tasks, move || {
+                leases::hold(&ledger, &slot, &group)
+            });
         }
         if news.event == SlotEvent::Ready {
             run.problem = None;
             run.ready_at = Some(self.parts.shared.clock.now());
         }
         self.pool
-            .slot_event(&news.slot, news.life, news.event, self.moment())
+            .slot_event(&news.slot, news.life, event, self.moment())
+    }
+
+    /// Returns the event of a check with what only the gates know: whether the server has a request at all.
+    fn with_activity(&self, slot: &SlotId, event: SlotEvent) -> SlotEvent {
+        match event {
+            SlotEvent::ProbeFailed(_) if self.requests_at(slot) == 0 => {
+                SlotEvent::ProbeFailed(ServerActivity::Idle)
+            }
+            event => event,
+        }
     }
 }

@@ -12,6 +12,8 @@ use infergate_core::vram::{Action, PoolCommand, SlotId, SlotState};
 use tokio::time::Instant;
 
 use super::{Driver, Message};
+use crate::app::gpu::file_book::FileLook;
+use crate::app::gpu::settings::stored_bytes;
 use crate::gpu::file_state;
 
 /// Time between two looks.
@@ -27,18 +29,28 @@ impl Driver {
         {
             return;
         }
+        if self.files.is_looking {
+            // The disk does not answer: no further thread waits for it.
+            return;
+        }
+        self.files.is_looking = true;
         self.files.next_look = Some(Instant::now() + LOOK_EVERY);
         let models = self.models.values();
         let specs: Vec<Arc<ModelSpec>> = models.map(|it| Arc::clone(&it.spec)).collect();
         let sender = self.sender.clone();
         self.tasks.spawn_blocking(move || {
-            let states = specs.iter();
-            let states = states.filter_map(|spec| Some((spec.id.clone(), file_state(spec)?)));
-            let _ = sender.blocking_send(Message::Files(states.collect()));
+            let looks = specs.iter().map(|spec| {
+                let look = FileLook {
+                    state: file_state(spec),
+                    bytes: stored_bytes(spec),
+                };
+                (spec.id.clone(), look)
+            });
+            let _ = sender.blocking_send(Message::Files(looks.collect()));
         });
     }
 
-    pub(super) fn take_files(&mut self, found: BTreeMap<ModelId, u64>) -> Vec<Action> {
+    pub(super) fn take_files(&mut self, found: BTreeMap<ModelId, FileLook>) -> Vec<Action> {
         let changed = self.files.take(found);
         if !changed.is_empty() {
             // Other files may need other memory.

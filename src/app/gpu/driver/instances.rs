@@ -67,6 +67,32 @@ impl Driver {
         }
     }
 
+    /// Gives the meters of instances that serve to the gates of now, where a model has another gate than before.
+    pub(super) fn move_meters(&mut self) {
+        let now = self.parts.shared.clock.now();
+        let every = Millis::from_secs(self.parts.gpu.reports.every_secs);
+        let mut ended = Vec::new();
+        for (slot, run) in &mut self.slots {
+            let Some(life) = &mut run.instance else {
+                continue;
+            };
+            let Some(present) = self.models.get(&slot.model) else {
+                continue;
+            };
+            let is_same = Arc::ptr_eq(&present.gate, &life.runtime.gate);
+            if is_same || !matches!(life.meter, MeterPlace::Gate) {
+                continue;
+            }
+            let former = std::mem::replace(&mut life.runtime, Arc::clone(present));
+            ended.push((slot.clone(), former.gate.end_slot_meter(&url(slot))));
+            let meter = InstanceMeter::new(every, now);
+            present.gate.meter_slot(&url(slot), meter);
+        }
+        for (slot, times) in ended {
+            self.send_times(&slot, times);
+        }
+    }
+
     /// Sends what a report of the pool means to receivers of reports and lifecycle events.
     pub(super) fn send_records(&mut self, slot: &SlotId, report: &PoolReport) {
         if self.outlets.has_events() {
@@ -107,6 +133,11 @@ impl Driver {
         };
         if is_over {
             self.end_life(slot);
+        } else if to == SlotState::Acquiring(LoadKind::Start) {
+            // What is told from here on is not of the former life.
+            if let Some(run) = self.slots.get_mut(slot) {
+                run.instance = None;
+            }
         } else if let (SlotState::Acquiring(_), SlotState::Loading(_)) = (from, to) {
             let at = rfc3339(self.parts.shared.clock.wall());
             let run = self.slots.get_mut(slot);

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::ModelId;
-use infergate_core::vram::{
-    DeviceId, GroupId, LeaseGroup, PoolDevice, SlotEvent, SlotId, SlotState,
-};
+use infergate_core::vram::{DeviceId, Lease, LeaseGroup, PoolDevice, SlotEvent, SlotId, SlotState};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -24,7 +22,10 @@ impl Driver {
     pub(super) fn take_reading(&mut self, readings: &mut watch::Receiver<Arc<HostReading>>) {
         let reading = Arc::clone(&readings.borrow_and_update());
         let was_empty = self.reading.devices.is_empty();
+        // Before what follows of it: who was used meanwhile decides who leaves.
+        self.look_at_demand();
         self.reading = reading;
+        self.release_again();
         if was_empty && !self.reading.devices.is_empty() {
             // A model of unknown size takes the largest device.
             self.configure();
@@ -55,6 +56,11 @@ impl Driver {
 
     fn set_devices(&mut self) {
         let now = host_time();
+        if self.reading.devices.is_empty() && self.reading.problem.is_some() {
+            // Nothing was read yet: no word that a device is gone.
+            return;
+        }
+        let host = self.parts.ledger.host();
         let own: Vec<&LeaseGroup> = self
             .slots
             .values()
@@ -63,8 +69,11 @@ impl Driver {
         let devices = self.reading.devices.iter().map(|device| {
             let leases = self.reading.leases.iter();
             let leases = leases.filter(|lease| lease.device == device.view.info.id);
-            let is_own = |group: &GroupId| own.iter().any(|it| it.id == *group);
-            let own_mib = leases.filter(|it| is_own(&it.group)).map(|it| it.mib).sum();
+            // Also what was granted, and has not been heard of.
+            let is_own = |lease: &&Lease| {
+                host.is_own(&lease.holder) || own.iter().any(|it| it.id == lease.group)
+            };
+            let own_mib = leases.filter(is_own).map(|it| it.mib).sum();
             PoolDevice::of(&device.view, &device.account_at(now), own_mib)
         });
         let devices = devices.collect();

@@ -129,23 +129,17 @@ impl Driver {
                 continue;
             };
             run.is_growing = true;
-            let (life, resizes, number) = (run.life, Arc::clone(&run.resizes), run.resizes.order());
+            let life = run.life;
             let (ledger, reading) = (Arc::clone(&self.parts.ledger), Arc::clone(&self.reading));
             let sender = self.sender.clone();
-            self.tasks.spawn_blocking(move || {
-                let grow = || {
-                    let mut result = Err("nothing was tried".to_owned());
-                    for shares in wanted {
-                        result =
-                            leases::resize(&ledger, &reading, &group, &shares).map(|()| shares);
-                        if result.is_ok() {
-                            break;
-                        }
+            self.changes.add(&mut self.tasks, move || {
+                let mut result = Err("nothing was tried".to_owned());
+                for shares in wanted {
+                    result = leases::resize(&ledger, &reading, &group, &shares).map(|()| shares);
+                    if result.is_ok() {
+                        break;
                     }
-                    result
-                };
-                let overtaken = || Err("a later change has overtaken it".to_owned());
-                let result = resizes.perform(number, grow).unwrap_or_else(overtaken);
+                }
                 let _ = sender.blocking_send(Message::Outgrown { slot, life, result });
             });
         }

@@ -24,6 +24,7 @@ impl Driver {
             .collect();
         let former = std::mem::replace(&mut self.models, managed);
         self.retire(former);
+        self.move_meters();
         for model in self.models.values() {
             model.gate.set_cold_signal(Arc::clone(&self.signal));
         }
@@ -43,7 +44,6 @@ impl Driver {
         let settings = demand_settings(&self.parts.gpu.swap);
         self.demand
             .configure(settings, |id| models.contains_key(id));
-        self.outlooks.retain(|id, _| models.contains_key(id));
         self.estimate();
     }
 
@@ -71,8 +71,14 @@ impl Driver {
         let is_stale = self.estimating.take().unwrap_or(false);
         self.show_estimates(settings.estimates);
         let actions = self.pool.set_config(settings.pool, self.moment());
-        if is_stale {
-            self.estimate();
+        match is_stale {
+            true => self.estimate(),
+            // What the pool has said of a model holds until it has heard that the model is gone.
+            false => {
+                let models = &self.models;
+                self.outlooks.retain(|id, _| models.contains_key(id));
+                self.rejected.retain(|id| models.contains_key(id));
+            }
         }
         actions
     }
@@ -108,6 +114,13 @@ impl Driver {
                 model.gate.ensure_slot_open(&url, target);
             }
         }
+    }
+
+    /// Forgets slots that neither the pool nor the configuration has.
+    pub(super) fn forget_gone(&mut self) {
+        let (pool, models) = (&self.pool, &self.models);
+        self.slots
+            .retain(|slot, _| pool.slot_state(slot).is_some() || models.contains_key(&slot.model));
     }
 
     /// Requests in flight at a slot, those of former runtimes of its model included.

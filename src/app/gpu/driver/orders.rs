@@ -14,6 +14,8 @@ pub(in crate::app::gpu) struct HostOrder {
 
 impl Driver {
     pub(super) fn take_order(&mut self, order: HostOrder) {
+        // An order finds the demand of now.
+        self.look_at_demand();
         let actions = self.pool.command(order.command, self.moment());
         self.perform(actions);
         self.publish();

@@ -12,7 +12,6 @@ use infergate_core::vram::{
 use super::{Driver, Message};
 use crate::app::gpu::instance::InstanceOrder;
 use crate::app::gpu::leases;
-use crate::app::gpu::settings::stored_bytes;
 use crate::app::gpu::slot_run::SlotRun;
 
 /// Name of the host's memory under `gpu.reserve`.
@@ -62,7 +61,9 @@ impl Driver {
     /// Weights of a slot's model: its files, else at most what it has leased.
     fn weights_mib(&self, slot: &SlotId) -> u64 {
         let model = self.models.get(&slot.model);
-        let bytes = model.map_or(0, |model| stored_bytes(&model.spec));
+        let bytes = model
+            .and_then(|model| self.files.stored_bytes(&model.spec.id))
+            .unwrap_or(0);
         let run = self.slots.get(slot);
         let leased = run.map_or(0, |run| run.shares.iter().map(|share| share.mib).sum());
         match bytes {
@@ -97,6 +98,11 @@ impl Driver {
         for (slot, life, rest_mib) in measured.collect::<Vec<_>>() {
             if let Some(run) = self.slots.get_mut(&slot) {
                 run.slept_at = None;
+            }
+            let is_awaited =
+                |(state, own)| own == life && state == SlotState::Stopping(StopPhase::Sleeping);
+            if !self.pool.slot_state(&slot).is_some_and(is_awaited) {
+                continue;
             }
             tracing::info!(%slot, rest_mib, "a model sleeps");
             self.pool.record_rest(&slot, rest_mib);
@@ -139,12 +145,10 @@ impl Driver {
         let Some(group) = run.group.clone() else {
             return;
         };
-        let (resizes, number) = (Arc::clone(&run.resizes), run.resizes.order());
         let (ledger, reading) = (Arc::clone(&self.parts.ledger), Arc::clone(&self.reading));
         let slot = slot.to_string();
-        self.tasks.spawn_blocking(move || {
-            let change = || leases::resize(&ledger, &reading, &group, &shares);
-            if let Some(Err(reason)) = resizes.perform(number, change) {
+        self.changes.add(&mut self.tasks, move || {
+            if let Err(reason) = leases::resize(&ledger, &reading, &group, &shares) {
                 tracing::warn!(
                     slot,
                     reason,
@@ -163,13 +167,11 @@ impl Driver {
         shares: Vec<DeviceShare>,
     ) {
         let run = self.slots.entry(slot.clone()).or_default();
-        let (resizes, number) = (Arc::clone(&run.resizes), run.resizes.order());
+        run.grown = Some(shares.clone());
         let (ledger, reading) = (Arc::clone(&self.parts.ledger), Arc::clone(&self.reading));
         let sender = self.sender.clone();
-        self.tasks.spawn_blocking(move || {
-            let change = || leases::resize(&ledger, &reading, &group, &shares);
-            let overtaken = || Err("a later change has overtaken it".to_owned());
-            let result = resizes.perform(number, change).unwrap_or_else(overtaken);
+        self.changes.add(&mut self.tasks, move || {
+            let result = leases::resize(&ledger, &reading, &group, &shares);
             let result = result.map(|()| group);
             let _ = sender.blocking_send(Message::Leased { slot, life, result });
         });
