@@ -239,10 +239,20 @@ impl AdmissionGate {
         });
     }
 
-    /// Records how a request's attempt at an endpoint ended at `now`.
-    pub fn record_attempt(&self, url: &str, observed: Observation, now: Millis) {
+    /// Records how a request's attempt at an endpoint ended at `now`. That of a slot tells nothing once the process is
+    /// gone that the permit was for: another one has its place.
+    fn record_attempt(
+        &self,
+        endpoint: EndpointId,
+        target: &Arc<Target>,
+        observed: Observation,
+        now: Millis,
+    ) {
         self.decide_at(now, |inner, now| {
-            let changes = inner.ejector.observe_request(url, observed, now);
+            if is_slot(&target.url) && !inner.is_open_at(endpoint, target) {
+                return;
+            }
+            let changes = inner.ejector.observe_request(&target.url, observed, now);
             inner.apply(changes, now);
             if !inner.ejector.take_checks().is_empty() {
                 // Endpoints that fail are due in every round.
@@ -507,17 +517,14 @@ impl Permit {
         pause: Option<Millis>,
         now: Millis,
     ) {
-        if is_slot(&self.target.url) && !self.gate.is_open_at(self.endpoint, &self.target) {
-            // It tells of a process that is gone, not of the one that has its place now.
-            return;
-        }
         let observed = Observation {
             signal: seen,
             cause,
             account: self.account,
             pause,
         };
-        self.gate.record_attempt(&self.target.url, observed, now);
+        self.gate
+            .record_attempt(self.endpoint, &self.target, observed, now);
         let is_gone =
             seen == EndpointSignal::Unusable && cause.is_some_and(FailureCause::is_process_gone);
         if is_gone && is_slot(&self.target.url) {

@@ -155,7 +155,14 @@ impl InstanceMeter {
 
     /// Sets the number of requests in flight; returns the reports that were due. None are in flight during a boot.
     pub fn set_in_flight(&mut self, in_flight: u32, now: Millis) -> Vec<StateTimes> {
-        let due = self.take_due(now);
+        // At each grant and release: time alone is counted at most of them.
+        let due = match now < self.due_at {
+            true => {
+                self.count_to(now);
+                Vec::new()
+            }
+            false => self.take_due(now),
+        };
         if self.is_ready {
             self.in_flight = in_flight;
         }

@@ -17,7 +17,9 @@ impl GateState {
             if used != own.in_flight {
                 own.in_flight = used;
                 let due = own.meter.set_in_flight(used, now);
-                own.keep(due);
+                if !due.is_empty() {
+                    own.keep(due);
+                }
             }
         }
     }

@@ -379,13 +379,6 @@ impl AdmissionGate {
         self.inner.lock().slots.kept_alive.take()
     }
 
-    /// Returns whether an endpoint is open for this process.
-    pub(super) fn is_open_at(&self, EndpointId(index): EndpointId, target: &Arc<Target>) -> bool {
-        let inner = self.inner.lock();
-        let present = inner.targets.get(index as usize).and_then(Option::as_ref);
-        present.is_some_and(|present| Arc::ptr_eq(present, target))
-    }
-
     /// Returns the permits in use at a slot; also those of a former process.
     pub fn in_flight(&self, slot: &str) -> u32 {
         let inner = self.inner.lock();
@@ -416,6 +409,12 @@ impl GateState {
         let judged = self.slots.judged();
         let changes = self.ejector.configure(&judged, now);
         self.apply(changes, now);
+    }
+
+    /// Returns whether an endpoint is open for this process.
+    pub(super) fn is_open_at(&self, EndpointId(index): EndpointId, target: &Arc<Target>) -> bool {
+        let present = self.targets.get(index as usize).and_then(Option::as_ref);
+        present.is_some_and(|present| Arc::ptr_eq(present, target))
     }
 
     fn set_target(&mut self, EndpointId(index): EndpointId, target: Option<Arc<Target>>) {

@@ -51,15 +51,12 @@ fn requests_wait_for_a_slot_and_get_its_permits_once_it_is_ready() {
 #[test]
 fn a_request_that_goes_on_and_comes_back_arrives_once() {
     let mut fixture = cold(&with_slot(1));
-    let mut first = request("a");
-    first.has_alternative = true;
+    let first = request("a").with_alternative().build();
     let outcome = fixture.turnstile.request_permit(first, fixture.now, 0);
     let refusal = Refusal::NoHealthyEndpoint;
     assert!(matches!(outcome, AdmissionOutcome::Full(found) if found == refusal));
     fixture.queue(request("a"));
-    let mut again = request("a");
-    again.is_retry = true;
-    fixture.queue(again);
+    fixture.queue(request("a").resumed());
     assert_eq!(fixture.turnstile.take_counts().arrivals, 1);
 }
 
