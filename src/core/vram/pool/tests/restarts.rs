@@ -201,6 +201,31 @@ fn waiting_requests_of_a_model_that_serves_load_a_further_slot_which_ends_when_i
 }
 
 #[test]
+fn waiting_requests_wake_a_further_slot_that_fell_asleep() {
+    let (mut host, mut config) = host_with_room(2, 0);
+    config.models.get_mut("m").unwrap().asleep_mib = Some(500);
+    host.configure(config);
+    host.command(PoolCommand::Load(id("m")));
+    settle(&mut host);
+    flood(&mut host);
+    host.pass(Millis::from_secs(6));
+    settle(&mut host);
+    let second = slot_id(&id("m"), 1);
+    while host.grant(&second) {
+        host.finish_one(&second);
+    }
+    host.pass(Millis::from_secs(310));
+    settle(&mut host);
+    assert_eq!(states(&host), [READY, SlotState::Asleep]);
+    flood(&mut host);
+    host.pass(Millis::from_secs(6));
+    let wakes = SlotState::Acquiring(LoadKind::Wake);
+    assert_eq!(states(&host), [READY, wakes]);
+    settle(&mut host);
+    assert_eq!((states(&host), lives(&host)), ([READY; 2], [1, 1]));
+}
+
+#[test]
 fn no_further_slot_takes_room_that_another_model_waits_for_or_makes_one_leave() {
     let (mut host, _) = host_with_room(2, 0);
     for name in ["m", "other"] {
