@@ -224,6 +224,45 @@ fn a_device_with_a_challenger_takes_no_other_load() {
     assert_eq!(host.state("c"), SlotState::Cold);
 }
 
+/// Two cards that `a` and `c` have, both idle.
+fn host_of_two_cards(config: PoolConfig) -> SimulatedHost {
+    let mut host = SimulatedHost::new(7, &[22_000, 22_000], config);
+    for model in ["a", "c"] {
+        host.arrive(model);
+        host.deliver_all();
+        host.load(model);
+        host.serve_all(model);
+    }
+    host
+}
+
+/// The processes of a victim ignore that they are asked to end, and that they are killed.
+fn get_stuck(host: &mut SimulatedHost, model: &str) {
+    assert_eq!(
+        host.state(model),
+        SlotState::Draining(DrainReason::Victim)
+    );
+    host.deliver_all();
+    host.pass(Millis::from_secs(11));
+    host.pass(Millis::from_secs(31));
+    assert_eq!(host.state(model), SlotState::Stuck);
+}
+
+#[test]
+fn a_model_whose_victim_is_stuck_looks_for_room_elsewhere() {
+    let mut host = host_of_two_cards(small_config());
+    host.arrive("b");
+    get_stuck(&mut host, "a");
+    assert_eq!(host.state("c"), SlotState::Draining(DrainReason::Victim));
+    host.deliver_all();
+    host.end("c");
+    host.event("c", SlotEvent::MemoryReturned);
+    host.deliver_all();
+    host.load("b");
+    let states = ["a", "b"].map(|model| host.state(model));
+    assert_eq!(states, [SlotState::Stuck, SlotState::Ready]);
+}
+
 #[test]
 fn a_sleeping_victim_ends_where_a_model_needs_all_of_its_memory() {
     let mut config = small_config();

@@ -86,6 +86,15 @@ fn a_busy_model_with_more_urgent_requests_keeps_its_memory() {
 }
 
 #[test]
+fn a_claim_whose_victim_is_stuck_gets_room_elsewhere() {
+    let mut host = host_of_two_cards(small_config());
+    let since = host.now;
+    set(&mut host, vec![claim(15_000, 7, 100.0, since)]);
+    get_stuck(&mut host, "a");
+    assert_eq!(host.state("c"), SlotState::Draining(DrainReason::Victim));
+}
+
+#[test]
 fn room_that_a_claim_does_not_take_is_given_to_others() {
     let mut host = host_with_a();
     host.pass(Millis::from_secs(100));
