@@ -498,6 +498,67 @@ fn a_sleeping_model_keeps_little_memory_and_is_woken_by_a_request() {
 }
 
 #[test]
+fn an_unload_that_meets_a_wake_is_performed_once_the_ledger_has_answered() {
+    for is_refused in [false, true] {
+        let mut config = small_config();
+        config.models.get_mut("a").unwrap().asleep_mib = Some(1000);
+        let mut host = SimulatedHost::new(7, &[22_000], config);
+        host.arrive("a");
+        host.deliver_all();
+        host.load("a");
+        host.serve_all("a");
+        host.pass(Millis::from_secs(301));
+        host.deliver_all();
+        host.event("a", SlotEvent::Slept);
+        host.refuses_leases = is_refused;
+        host.arrive("a");
+        host.leave_all("a");
+        let wakes = SlotState::Acquiring(LoadKind::Wake);
+        assert_eq!(host.state("a"), wakes);
+        host.command(PoolCommand::Unload(id("a")));
+        assert_eq!(host.state("a"), wakes, "the ledger has not answered");
+        host.deliver_all();
+        assert_eq!(
+            host.state("a"),
+            SlotState::Stopping(StopPhase::Terminating)
+        );
+        host.end("a");
+        host.event("a", SlotEvent::MemoryReturned);
+        assert_eq!((host.state("a"), host.lease_mib("a")), (SlotState::Cold, 0));
+        // The order was for that process.
+        host.refuses_leases = false;
+        host.sample();
+        host.arrive("a");
+        host.deliver_all();
+        host.load("a");
+        assert_eq!(host.state("a"), SlotState::Ready);
+    }
+}
+
+#[test]
+fn an_unload_ends_a_process_whose_wake_awaits_victims() {
+    let mut config = small_config();
+    config.models.get_mut("a").unwrap().asleep_mib = Some(1000);
+    let mut host = SimulatedHost::new(7, &[22_000], config);
+    host.arrive("a");
+    host.deliver_all();
+    host.load("a");
+    host.serve_all("a");
+    host.arrive("b");
+    host.deliver_all();
+    host.event("a", SlotEvent::Slept);
+    host.deliver_all();
+    host.load("b");
+    host.serve_all("b");
+    host.arrive("a");
+    assert_eq!(host.state("a"), SlotState::Acquiring(LoadKind::Wake));
+    host.command(PoolCommand::Unload(id("a")));
+    let states = ["a", "b"].map(|model| host.state(model));
+    let terminating = SlotState::Stopping(StopPhase::Terminating);
+    assert_eq!(states, [terminating, SlotState::Ready]);
+}
+
+#[test]
 fn an_adopted_process_has_its_leases_and_needs_no_load() {
     let mut host = host();
     host.adopt("a", 14_000);

@@ -120,6 +120,8 @@ pub struct SimulatedHost {
     pub rng: Rng,
     pub now: Millis,
     pub fault: Option<Fault>,
+    /// The ledger grants nothing.
+    pub refuses_leases: bool,
     config: PoolConfig,
     cards: Vec<Card>,
     ledger: BTreeMap<SlotId, Vec<DeviceShare>>,
@@ -161,6 +163,7 @@ impl SimulatedHost {
             rng: Rng::with_seed(seed),
             now: Millis::from_secs(1000),
             fault: None,
+            refuses_leases: false,
             config: PoolConfig::default(),
             cards: cards.iter().map(card).collect(),
             ledger: BTreeMap::new(),
@@ -657,6 +660,7 @@ impl SimulatedHost {
     /// The ledger: grants all shares or none, and what is granted fits beside all else.
     fn acquire(&mut self, slot: &SlotId, life: u64, shares: Vec<DeviceShare>) {
         let mut fits = self.rng.u32(0..40) > 0 || self.keeps_log;
+        fits &= !self.refuses_leases;
         for share in &shares {
             let card = self.card(&share.device);
             let leased = self.leased(&share.device, Some(slot));
@@ -735,7 +739,7 @@ impl SimulatedHost {
         let record = self.pool.slot(slot);
         let revision = record.map(|record| record.revision);
         let model = self.config.models.get(&slot.model);
-        let is_outdated = record.is_some_and(|record| record.must_restart)
+        let is_outdated = record.is_some_and(|record| record.must_restart || record.must_unload)
             || model.map(|model| model.revision) != revision
             || model.is_some_and(|model| slot.number >= model.replicas_max);
         if aborts && !self.is_commanding && !is_outdated {
