@@ -369,6 +369,10 @@ impl ModelPool {
                     SlotState::Asleep => std::mem::take(&mut record.planned),
                     _ => Vec::new(),
                 };
+                // No release follows, which does so elsewhere.
+                if to == SlotState::Cold {
+                    record.forget_life();
+                }
             }
             _ => {}
         }

@@ -110,6 +110,25 @@ fn without_room_for_a_second_process_the_old_one_drains_first_and_is_loaded_agai
 }
 
 #[test]
+fn a_restart_whose_further_slot_got_no_lease_is_no_unload() {
+    let (mut host, config) = host_with_room(2, 0);
+    host.command(PoolCommand::Load(id("m")));
+    settle(&mut host);
+    host.refuses_leases = true;
+    host.configure(with_revision(&config, 2));
+    assert!(states(&host)[1].is_becoming_ready());
+    host.deliver_all();
+    assert_eq!(states(&host), [READY, SlotState::Cold]);
+    host.refuses_leases = false;
+    // Another program has the room for a second process meanwhile.
+    host.set_outside(0, 4000);
+    assert_eq!(states(&host)[0], CONFIGURATION);
+    settle(&mut host);
+    let states = states(&host);
+    assert_eq!(states.iter().filter(|state| **state == READY).count(), 1);
+}
+
+#[test]
 fn settings_that_fail_leave_the_former_process_of_another_slot_serving() {
     let (mut host, config) = host_with_room(2, 0);
     host.command(PoolCommand::Load(id("m")));
