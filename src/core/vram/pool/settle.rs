@@ -35,8 +35,7 @@ impl ModelPool {
             self.cancel_drains(at);
             self.abort_unwanted(at);
             self.acquire_pending(at);
-            let is_news = self.load_kept(at);
-            self.load_chosen(at);
+            let is_news = self.load_kept(at) | self.load_chosen(at);
             self.load_further(at);
             if self.actions.len() == before && !is_news {
                 break;
@@ -140,8 +139,7 @@ impl ModelPool {
         for number in 0..slots {
             let id = slot_id(model, number);
             if let Some(record) = self.slot_mut(&id) {
-                record.must_unload |=
-                    record.slot.state() == SlotState::Acquiring(LoadKind::Wake);
+                record.must_unload |= record.slot.state() == SlotState::Acquiring(LoadKind::Wake);
             }
             self.stop(&id, reason, at);
         }
