@@ -238,10 +238,7 @@ fn host_of_two_cards(config: PoolConfig) -> SimulatedHost {
 
 /// The processes of a victim ignore that they are asked to end, and that they are killed.
 fn get_stuck(host: &mut SimulatedHost, model: &str) {
-    assert_eq!(
-        host.state(model),
-        SlotState::Draining(DrainReason::Victim)
-    );
+    assert_eq!(host.state(model), SlotState::Draining(DrainReason::Victim));
     host.deliver_all();
     host.pass(Millis::from_secs(11));
     host.pass(Millis::from_secs(31));
@@ -518,10 +515,7 @@ fn an_unload_that_meets_a_wake_is_performed_once_the_ledger_has_answered() {
         host.command(PoolCommand::Unload(id("a")));
         assert_eq!(host.state("a"), wakes, "the ledger has not answered");
         host.deliver_all();
-        assert_eq!(
-            host.state("a"),
-            SlotState::Stopping(StopPhase::Terminating)
-        );
+        assert_eq!(host.state("a"), SlotState::Stopping(StopPhase::Terminating));
         host.end("a");
         host.event("a", SlotEvent::MemoryReturned);
         assert_eq!((host.state("a"), host.lease_mib("a")), (SlotState::Cold, 0));
@@ -606,25 +600,28 @@ fn events() -> u64 {
     events.and_then(|text| text.parse().ok()).unwrap_or(EVENTS)
 }
 
-fn run_seed(seed: u64, events: u64, policy: SwapPolicy, fault: Option<Fault>) -> (u64, u64) {
+/// Returns a digest of the actions, the loads, and the claims that took their room.
+fn run_seed(seed: u64, events: u64, policy: SwapPolicy, fault: Option<Fault>) -> (u64, u64, u64) {
     let mut host = SimulatedHost::random(seed, policy, fault);
     for _ in 0..events {
         host.random_event();
     }
     host.heal_and_serve();
-    (host.digest(), host.loads)
+    (host.digest(), host.loads, host.claims_taken)
 }
 
 fn run_seeds(policy: SwapPolicy) {
     let events = events();
-    let (mut loads, mut digest) = (0, 0u64);
+    let (mut loads, mut taken, mut digest) = (0, 0, 0u64);
     for seed in 0..events.div_ceil(EVENTS_PER_SEED) {
-        let (one, more) = run_seed(seed, EVENTS_PER_SEED, policy, None);
+        let (one, more, claims) = run_seed(seed, EVENTS_PER_SEED, policy, None);
         digest = digest.wrapping_mul(31).wrapping_add(one);
         loads += more;
+        taken += claims;
     }
-    println!("{policy:?}: {events} events, {loads} loads, digest {digest:016x}");
+    println!("{policy:?}: {events} events, {loads} loads, {taken} claims, digest {digest:016x}");
     assert!(loads > events / 200, "{loads} loads");
+    assert!(taken > events / 4000, "{taken} claims took their room");
 }
 
 #[test]
