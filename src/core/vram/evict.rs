@@ -162,6 +162,8 @@ struct SearchTerms {
     /// Request-seconds that an eviction costs for each arrival per second.
     cost_of_rate: f64,
     waited: Millis,
+    /// Least load time of residents that are not protected, which makes the shortest turn.
+    load_min: Millis,
     /// The model has waited as long as the shortest turn.
     may_end_turn: bool,
 }
@@ -410,6 +412,7 @@ impl<'a> Evictions<'a> {
             places: summary.places.clone(),
             cost_of_rate,
             waited,
+            load_min,
             may_end_turn,
         })
     }
@@ -420,9 +423,15 @@ impl<'a> Evictions<'a> {
         for at in terms.places {
             let mut place = self.places[at];
             let resident = &self.residents[place.resident];
-            let turn = self.turn(model, resident.load, resident.priority);
+            // Idle ones have one turn in common: with turns of their own, the one that loads fastest would go first,
+            // however long others have not been used.
+            let (load, priority) = match resident.is_busy {
+                true => (resident.load, resident.priority),
+                false => (terms.load_min, u8::MAX),
+            };
+            let turn = self.turn(model, load, priority);
             let ready_for = self.now.since(resident.ready_since);
-            let is_spared = model.spares_urgent && resident.priority < model.priority;
+            let is_spared = model.spares_urgent && priority < model.priority;
             let is_over = terms.waited >= turn && ready_for >= turn;
             let ends_turn = terms.may_end_turn && is_over && !is_spared;
             if ends_turn {

@@ -369,6 +369,10 @@ impl ModelPool {
                     SlotState::Asleep => std::mem::take(&mut record.planned),
                     _ => Vec::new(),
                 };
+                // No release follows, which does so elsewhere.
+                if to == SlotState::Cold {
+                    record.forget_life();
+                }
             }
             _ => {}
         }
@@ -456,7 +460,15 @@ impl ModelPool {
             SlotEffect::ReportSetup(status) => {
                 return self.report(id, PoolReport::Setup(status));
             }
-            SlotEffect::Alarm => return self.report(id, PoolReport::Alarm),
+            SlotEffect::Alarm => {
+                // Its memory will not come: whatever waits for it looks for room elsewhere.
+                let claim = record.claim.take();
+                record.leave_challenger();
+                if let Some(claim) = claim.and_then(|claim| self.claims.get_mut(&claim)) {
+                    claim.give_up_room();
+                }
+                return self.report(id, PoolReport::Alarm);
+            }
         };
         self.actions.push(action);
     }

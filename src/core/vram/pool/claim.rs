@@ -53,6 +53,11 @@ impl ClaimRecord {
         })
     }
 
+    /// Keeps no room for it any more.
+    pub fn give_up_room(&mut self) {
+        (self.room, self.free_since) = (None, None);
+    }
+
     /// Moment at which its room is given up.
     pub fn deadline(&self) -> Option<Millis> {
         let end = self.free_since? + TAKE_MAX;

@@ -95,8 +95,7 @@ impl ModelPool {
             }
             let since = *record.free_since.get_or_insert(now);
             if now.since(since) >= TAKE_MAX {
-                record.room = None;
-                record.free_since = None;
+                record.give_up_room();
                 record.passed_until = now + PASS;
             }
         }

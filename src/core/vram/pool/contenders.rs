@@ -185,7 +185,7 @@ impl ModelRecord {
     }
 
     /// Way to load the model; `None` where no load may begin.
-    fn way_to_load(&self, now: Millis) -> Option<LoadKind> {
+    pub(super) fn way_to_load(&self, now: Millis) -> Option<LoadKind> {
         if !self.permits_load(now) {
             return None;
         }

@@ -3,7 +3,7 @@
 //! Evicts nothing for a further slot, and takes no room that another model waits for.
 
 use super::action::LoadReason;
-use super::record::ModelRecord;
+use super::record::{ModelRecord, SlotRecord};
 use super::{ModelPool, PoolMoment, slot_id};
 use crate::vram::slot::{DrainReason, SlotId, SlotState};
 use crate::{Millis, ModelId};
@@ -63,17 +63,20 @@ impl ModelRecord {
     }
 
     fn grows(&self, now: Millis) -> bool {
-        let mut slots = self.slots.iter();
-        let is_changing =
-            slots.any(|record| record.is_occupied() && record.slot.state() != SlotState::Ready);
-        let load_secs = self.expected_load().0 as f64 / 1000.0;
-        !is_changing
+        let is_changing = |record: &SlotRecord| {
+            let rests = matches!(record.slot.state(), SlotState::Ready | SlotState::Asleep);
+            record.is_occupied() && !rests
+        };
+        // A sleeping slot is woken before a cold one is loaded.
+        let Some(kind) = self.way_to_load(now) else {
+            return false;
+        };
+        let load_secs = self.load_times.expected(kind).0 as f64 / 1000.0;
+        !self.slots.iter().any(is_changing)
             && self.ready() > 0
             && self.replacements == 0
-            && self.cold_slot().is_some()
             && self.demand.waiters > 0
             && self.demand.debt >= load_secs.max(DEBT_MIN)
-            && self.permits_load(now)
     }
 
     /// Returns whether the others could serve all that is served, and nothing waits.

@@ -188,16 +188,19 @@ impl ModelPool {
     }
 
     /// Begins the loads that the rule chooses, one after the other.
-    pub(super) fn load_chosen(&mut self, at: PoolMoment) {
+    ///
+    /// Returns whether a claim has room from now on, which no action tells where no victim leaves.
+    pub(super) fn load_chosen(&mut self, at: PoolMoment) -> bool {
+        let mut is_news = false;
         if self.is_draining {
-            return;
+            return is_news;
         }
         let rule = self.config.rule;
         // Each choice takes one off the contenders, so that there are no more than these.
         for _ in 0..=self.models.len() + self.claims.len() {
             let mut contenders = self.contenders(None, at.now);
             if contenders.cold.is_empty() {
-                return;
+                break;
             }
             let (decision, has_to_end) = self.decide(&rule, &mut contenders, at.now);
             let names = contenders.names;
@@ -207,14 +210,15 @@ impl ModelPool {
                 }
             }
             if let Some(claim) = chosen_claim(&names, &decision.step) {
-                self.make_room(&claim, &names, (decision.step, has_to_end), at);
+                is_news |= self.make_room(&claim, &names, (decision.step, has_to_end), at);
                 continue;
             }
             let how = (LoadReason::Demand, has_to_end);
             if !self.carry_out(&names, decision.step, how, at) {
-                return;
+                break;
             }
         }
+        is_news
     }
 
     /// Carries out a step of the rule; returns whether a load began.

@@ -38,6 +38,8 @@ pub(super) struct SlotRecord {
     pub has_to_end: bool,
     /// Order to replace the process, although its settings are those of now.
     pub must_restart: bool,
+    /// Order to end the process, which came while it was about to be woken.
+    pub must_unload: bool,
     /// Loaded in place of an outdated slot that has not drained yet.
     pub is_surplus: bool,
     pub reason: LoadReason,
@@ -56,6 +58,7 @@ impl SlotRecord {
             claim: None,
             has_to_end: false,
             must_restart: false,
+            must_unload: false,
             is_surplus: false,
             reason: LoadReason::Demand,
         }

@@ -225,8 +225,8 @@ impl SlotRecord {
     pub fn forget_life(&mut self) {
         self.planned.clear();
         self.leave_challenger();
-        (self.must_restart, self.is_surplus) = (false, false);
-        self.is_requested = false;
+        (self.must_restart, self.must_unload) = (false, false);
+        (self.is_surplus, self.is_requested) = (false, false);
     }
 
     /// Returns whether a process comes or goes, or is to come again.

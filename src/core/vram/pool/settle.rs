@@ -22,6 +22,8 @@ impl ModelPool {
     pub(super) fn settle(&mut self, at: PoolMoment) {
         for _ in 0..ROUNDS_MAX {
             let before = self.actions.len();
+            // Before a wake is taken for the load that a later order asks for.
+            self.end_unloaded(at);
             self.note_loads();
             self.run_timers(at);
             self.expire_claims(at.now);
@@ -33,8 +35,7 @@ impl ModelPool {
             self.cancel_drains(at);
             self.abort_unwanted(at);
             self.acquire_pending(at);
-            let is_news = self.load_kept(at);
-            self.load_chosen(at);
+            let is_news = self.load_kept(at) | self.load_chosen(at);
             self.load_further(at);
             if self.actions.len() == before && !is_news {
                 break;
@@ -129,14 +130,27 @@ impl ModelPool {
         self.apply(id, event, at).is_ok()
     }
 
-    /// Unloads a model.
+    /// Unloads a model. A slot that is about to wake ends once it is known whether it does.
     pub(super) fn unload(&mut self, model: &ModelId, reason: DrainReason, at: PoolMoment) {
         let slots = self
             .models
             .get(model)
             .map_or(0, |record| record.slots.len());
         for number in 0..slots {
-            self.stop(&slot_id(model, number), reason, at);
+            let id = slot_id(model, number);
+            if let Some(record) = self.slot_mut(&id) {
+                record.must_unload |= record.slot.state() == SlotState::Acquiring(LoadKind::Wake);
+            }
+            self.stop(&id, reason, at);
+        }
+    }
+
+    /// Ends slots that were about to wake when their model was unloaded.
+    fn end_unloaded(&mut self, at: PoolMoment) {
+        let marked = self.slots_where(|record| record.must_unload);
+        let marked: Vec<SlotId> = marked.map(|(id, _)| id).collect();
+        for id in marked {
+            self.stop(&id, DrainReason::Operator, at);
         }
     }
 

@@ -220,7 +220,9 @@ impl ModelTable {
             );
             for record in &model.slots {
                 let is_cold = record.slot.state() == SlotState::Cold;
-                let has_nothing = record.has_no_shares() && record.challenger.is_none();
+                let makes_room = record.challenger.is_some() || record.claim.is_some();
+                let is_marked = record.must_restart || record.must_unload || record.is_surplus;
+                let has_nothing = record.has_no_shares() && !makes_room && !is_marked;
                 assert!(!is_cold || has_nothing, "{id}: {record:?}");
             }
         }

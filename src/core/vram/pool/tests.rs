@@ -224,6 +224,42 @@ fn a_device_with_a_challenger_takes_no_other_load() {
     assert_eq!(host.state("c"), SlotState::Cold);
 }
 
+/// Two cards that `a` and `c` have, both idle.
+fn host_of_two_cards(config: PoolConfig) -> SimulatedHost {
+    let mut host = SimulatedHost::new(7, &[22_000, 22_000], config);
+    for model in ["a", "c"] {
+        host.arrive(model);
+        host.deliver_all();
+        host.load(model);
+        host.serve_all(model);
+    }
+    host
+}
+
+/// The processes of a victim ignore that they are asked to end, and that they are killed.
+fn get_stuck(host: &mut SimulatedHost, model: &str) {
+    assert_eq!(host.state(model), SlotState::Draining(DrainReason::Victim));
+    host.deliver_all();
+    host.pass(Millis::from_secs(11));
+    host.pass(Millis::from_secs(31));
+    assert_eq!(host.state(model), SlotState::Stuck);
+}
+
+#[test]
+fn a_model_whose_victim_is_stuck_looks_for_room_elsewhere() {
+    let mut host = host_of_two_cards(small_config());
+    host.arrive("b");
+    get_stuck(&mut host, "a");
+    assert_eq!(host.state("c"), SlotState::Draining(DrainReason::Victim));
+    host.deliver_all();
+    host.end("c");
+    host.event("c", SlotEvent::MemoryReturned);
+    host.deliver_all();
+    host.load("b");
+    let states = ["a", "b"].map(|model| host.state(model));
+    assert_eq!(states, [SlotState::Stuck, SlotState::Ready]);
+}
+
 #[test]
 fn a_sleeping_victim_ends_where_a_model_needs_all_of_its_memory() {
     let mut config = small_config();
@@ -459,6 +495,64 @@ fn a_sleeping_model_keeps_little_memory_and_is_woken_by_a_request() {
 }
 
 #[test]
+fn an_unload_that_meets_a_wake_is_performed_once_the_ledger_has_answered() {
+    for is_refused in [false, true] {
+        let mut config = small_config();
+        config.models.get_mut("a").unwrap().asleep_mib = Some(1000);
+        let mut host = SimulatedHost::new(7, &[22_000], config);
+        host.arrive("a");
+        host.deliver_all();
+        host.load("a");
+        host.serve_all("a");
+        host.pass(Millis::from_secs(301));
+        host.deliver_all();
+        host.event("a", SlotEvent::Slept);
+        host.refuses_leases = is_refused;
+        host.arrive("a");
+        host.leave_all("a");
+        let wakes = SlotState::Acquiring(LoadKind::Wake);
+        assert_eq!(host.state("a"), wakes);
+        host.command(PoolCommand::Unload(id("a")));
+        assert_eq!(host.state("a"), wakes, "the ledger has not answered");
+        host.deliver_all();
+        assert_eq!(host.state("a"), SlotState::Stopping(StopPhase::Terminating));
+        host.end("a");
+        host.event("a", SlotEvent::MemoryReturned);
+        assert_eq!((host.state("a"), host.lease_mib("a")), (SlotState::Cold, 0));
+        // The order was for that process.
+        host.refuses_leases = false;
+        host.sample();
+        host.arrive("a");
+        host.deliver_all();
+        host.load("a");
+        assert_eq!(host.state("a"), SlotState::Ready);
+    }
+}
+
+#[test]
+fn an_unload_ends_a_process_whose_wake_awaits_victims() {
+    let mut config = small_config();
+    config.models.get_mut("a").unwrap().asleep_mib = Some(1000);
+    let mut host = SimulatedHost::new(7, &[22_000], config);
+    host.arrive("a");
+    host.deliver_all();
+    host.load("a");
+    host.serve_all("a");
+    host.arrive("b");
+    host.deliver_all();
+    host.event("a", SlotEvent::Slept);
+    host.deliver_all();
+    host.load("b");
+    host.serve_all("b");
+    host.arrive("a");
+    assert_eq!(host.state("a"), SlotState::Acquiring(LoadKind::Wake));
+    host.command(PoolCommand::Unload(id("a")));
+    let states = ["a", "b"].map(|model| host.state(model));
+    let terminating = SlotState::Stopping(StopPhase::Terminating);
+    assert_eq!(states, [terminating, SlotState::Ready]);
+}
+
+#[test]
 fn an_adopted_process_has_its_leases_and_needs_no_load() {
     let mut host = host();
     host.adopt("a", 14_000);
@@ -506,25 +600,28 @@ fn events() -> u64 {
     events.and_then(|text| text.parse().ok()).unwrap_or(EVENTS)
 }
 
-fn run_seed(seed: u64, events: u64, policy: SwapPolicy, fault: Option<Fault>) -> (u64, u64) {
+/// Returns a digest of the actions, the loads, and the claims that took their room.
+fn run_seed(seed: u64, events: u64, policy: SwapPolicy, fault: Option<Fault>) -> (u64, u64, u64) {
     let mut host = SimulatedHost::random(seed, policy, fault);
     for _ in 0..events {
         host.random_event();
     }
     host.heal_and_serve();
-    (host.digest(), host.loads)
+    (host.digest(), host.loads, host.claims_taken)
 }
 
 fn run_seeds(policy: SwapPolicy) {
     let events = events();
-    let (mut loads, mut digest) = (0, 0u64);
+    let (mut loads, mut taken, mut digest) = (0, 0, 0u64);
     for seed in 0..events.div_ceil(EVENTS_PER_SEED) {
-        let (one, more) = run_seed(seed, EVENTS_PER_SEED, policy, None);
+        let (one, more, claims) = run_seed(seed, EVENTS_PER_SEED, policy, None);
         digest = digest.wrapping_mul(31).wrapping_add(one);
         loads += more;
+        taken += claims;
     }
-    println!("{policy:?}: {events} events, {loads} loads, digest {digest:016x}");
+    println!("{policy:?}: {events} events, {loads} loads, {taken} claims, digest {digest:016x}");
     assert!(loads > events / 200, "{loads} loads");
+    assert!(taken > events / 4000, "{taken} claims took their room");
 }
 
 #[test]

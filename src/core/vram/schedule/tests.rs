@@ -184,6 +184,27 @@ fn among_equals_the_least_recently_used_leaves_and_the_cheapest_device_wins() {
 }
 
 #[test]
+fn of_idle_residents_the_least_recently_used_leaves_once_the_shortest_turn_is_over() {
+    let rooms = [room(0, 0)];
+    let mut fast = idle(0, 12_000, 0.01, 500);
+    fast.load = Millis::from_secs(5);
+    fast.last_used = NOW - Millis::from_secs(20);
+    let mut slow = idle(0, 12_000, 0.02, 500);
+    slow.load = Millis::from_secs(30);
+    slow.last_used = NOW - Millis::from_secs(400);
+    // Longer by its priority, if it were busy.
+    slow.priority = 2;
+    let residents = [fast, slow];
+    let leaves = |waited, debt| {
+        let decision = decide(&[cold(8000, debt, waited)], &residents, &rooms);
+        swapped(&decision).map(|(_, victims)| victims.to_vec())
+    };
+    // 4 × (10 s + 5 s) are over, 4 × (10 s + 30 s) are not. Before, the cheapest leaves.
+    assert_eq!(leaves(59, 1e6), Some(vec![0]));
+    assert_eq!(leaves(60, 0.001), Some(vec![1]));
+}
+
+#[test]
 fn a_need_of_two_devices_takes_victims_of_both() {
     let rooms = [room(0, 4000), room(1, 4000)];
     let residents = [

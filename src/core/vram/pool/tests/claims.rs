@@ -86,6 +86,30 @@ fn a_busy_model_with_more_urgent_requests_keeps_its_memory() {
 }
 
 #[test]
+fn a_claim_whose_victim_is_stuck_gets_room_elsewhere() {
+    let mut host = host_of_two_cards(small_config());
+    let since = host.now;
+    set(&mut host, vec![claim(15_000, 7, 100.0, since)]);
+    get_stuck(&mut host, "a");
+    assert_eq!(host.state("c"), SlotState::Draining(DrainReason::Victim));
+}
+
+#[test]
+fn a_load_that_nothing_waits_for_ends_where_a_claim_has_taken_the_other_room() {
+    let mut host = SimulatedHost::new(7, &[22_000, 22_000], small_config());
+    host.arrive("a");
+    host.deliver_all();
+    host.leave_all("a");
+    let since = host.now;
+    host.pool.set_claims(vec![claim(15_000, 7, 100.0, since)]);
+    host.now = host.now + Millis(100);
+    // The claim comes first. From its choice on the load is in the way, at the same moment.
+    host.arrive("b");
+    assert_eq!(host.state("a"), SlotState::Stopping(StopPhase::Terminating));
+    assert_eq!(host.state("b"), SlotState::Cold);
+}
+
+#[test]
 fn room_that_a_claim_does_not_take_is_given_to_others() {
     let mut host = host_with_a();
     host.pass(Millis::from_secs(100));

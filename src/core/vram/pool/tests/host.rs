@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use fastrand::Rng;
 
+use super::super::record::on;
 use super::super::*;
 use crate::AccountId;
 use crate::vram::demand::{Demand, DemandSettings, DemandWeight, WaiterDemand};
@@ -101,14 +102,25 @@ pub enum Fault {
     LostWaiter,
     /// Leases of processes that are gone stay.
     DeadHolder,
+    /// Claims for which room was made are not known any more.
+    LostClaim,
 }
 
 #[derive(Clone, Debug)]
 struct Card {
     total_mib: u64,
     outside_mib: u64,
+    /// Leases that claims became.
+    claimed_mib: u64,
     is_there: bool,
     is_open: bool,
+}
+
+impl Card {
+    /// Memory that others than the pool have.
+    fn others_mib(&self) -> u64 {
+        self.outside_mib + self.claimed_mib
+    }
 }
 
 /// A host, its pool, and the requests of its clients.
@@ -120,8 +132,14 @@ pub struct SimulatedHost {
     pub rng: Rng,
     pub now: Millis,
     pub fault: Option<Fault>,
+    /// The ledger grants nothing.
+    pub refuses_leases: bool,
     config: PoolConfig,
     cards: Vec<Card>,
+    /// Claims of other holders, and the room that was made for them.
+    claims: BTreeMap<ClaimId, (PoolClaim, Option<Vec<DeviceShare>>)>,
+    claims_made: u32,
+    pub claims_taken: u64,
     ledger: BTreeMap<SlotId, Vec<DeviceShare>>,
     pub processes: BTreeMap<SlotId, Process>,
     /// Slots whose memory has not returned.
@@ -150,6 +168,7 @@ impl SimulatedHost {
         let card = |total_mib: &u64| Card {
             total_mib: *total_mib,
             outside_mib: 0,
+            claimed_mib: 0,
             is_there: true,
             is_open: true,
         };
@@ -161,8 +180,12 @@ impl SimulatedHost {
             rng: Rng::with_seed(seed),
             now: Millis::from_secs(1000),
             fault: None,
+            refuses_leases: false,
             config: PoolConfig::default(),
             cards: cards.iter().map(card).collect(),
+            claims: BTreeMap::new(),
+            claims_made: 0,
+            claims_taken: 0,
             ledger: BTreeMap::new(),
             processes: BTreeMap::new(),
             reclaiming: BTreeSet::new(),
@@ -280,11 +303,16 @@ impl SimulatedHost {
         self.is_commanding = false;
     }
 
-    pub fn sample(&mut self) {
-        let counted = match self.fault {
+    /// Times that the pool sees the memory of a card.
+    fn counted(&self) -> u64 {
+        match self.fault {
             Some(Fault::DoubleGrant) => 2,
             _ => 1,
-        };
+        }
+    }
+
+    pub fn sample(&mut self) {
+        let counted = self.counted();
         let devices = self
             .cards
             .iter()
@@ -296,7 +324,7 @@ impl SimulatedHost {
             kind: DeviceKind::Gpu,
             name: "card".into(),
             empty_mib: card.total_mib * counted,
-            others_mib: card.outside_mib,
+            others_mib: card.others_mib(),
             is_open: card.is_open,
         };
         let devices = devices.map(device).collect();
@@ -580,6 +608,7 @@ impl SimulatedHost {
     }
 
     pub fn perform(&mut self, actions: Vec<Action>) {
+        self.note_rooms();
         for action in actions {
             format!("{action:?}").hash(&mut self.digest);
             if self.keeps_log {
@@ -657,6 +686,7 @@ impl SimulatedHost {
     /// The ledger: grants all shares or none, and what is granted fits beside all else.
     fn acquire(&mut self, slot: &SlotId, life: u64, shares: Vec<DeviceShare>) {
         let mut fits = self.rng.u32(0..40) > 0 || self.keeps_log;
+        fits &= !self.refuses_leases;
         for share in &shares {
             let card = self.card(&share.device);
             let leased = self.leased(&share.device, Some(slot));
@@ -664,13 +694,14 @@ impl SimulatedHost {
                 card.is_there && card.is_open,
                 "a lease on a device that takes none"
             );
-            let is_within = leased + share.mib + card.outside_mib <= card.total_mib;
+            let is_within = leased + share.mib + card.others_mib() <= card.total_mib;
             assert!(
                 is_within,
                 "{slot} asks for more than is free: {share:?} beside {leased} of {card:?}, {:?}",
                 self.pool.slot_states().collect::<Vec<_>>()
             );
             fits &= is_within;
+            self.check_promises(&share.device, slot);
         }
         let event = match fits {
             true => SlotEvent::LeaseHeld,
@@ -735,7 +766,7 @@ impl SimulatedHost {
         let record = self.pool.slot(slot);
         let revision = record.map(|record| record.revision);
         let model = self.config.models.get(&slot.model);
-        let is_outdated = record.is_some_and(|record| record.must_restart)
+        let is_outdated = record.is_some_and(|record| record.must_restart || record.must_unload)
             || model.map(|model| model.revision) != revision
             || model.is_some_and(|model| slot.number >= model.replicas_max);
         if aborts && !self.is_commanding && !is_outdated {
@@ -745,8 +776,12 @@ impl SimulatedHost {
     }
 
     fn card(&self, device: &DeviceId) -> &Card {
+        &self.cards[self.index(device)]
+    }
+
+    fn index(&self, device: &DeviceId) -> usize {
         let index = (0..self.cards.len()).find(|index| device_id(*index) == *device);
-        &self.cards[index.expect("a device of the host")]
+        index.expect("a device of the host")
     }
 
     fn leased(&self, device: &DeviceId, except: Option<&SlotId>) -> u64 {
@@ -756,6 +791,67 @@ impl SimulatedHost {
             .filter(|share| share.device == *device)
             .map(|share| share.mib)
             .sum()
+    }
+
+    /// Free memory of a device is promised to one challenger or claim.
+    ///
+    /// Asked where something was promised just now: others that take memory later break older promises.
+    fn check_promises(&self, device: &DeviceId, to: &impl std::fmt::Display) {
+        let card = self.card(device);
+        let mut taken_mib = card.others_mib();
+        let mut promised_mib = 0;
+        let mut for_claims: BTreeMap<&ClaimId, u64> = BTreeMap::new();
+        let mut for_slots: BTreeMap<&SlotId, u64> = BTreeMap::new();
+        for (_, model) in self.pool.models.iter() {
+            for record in &model.slots {
+                taken_mib += on(&record.shares, device);
+                let frees_mib = on(&record.frees(model.asleep_mib()), device);
+                if let Some(claim) = &record.claim {
+                    *for_claims.entry(claim).or_default() += frees_mib;
+                } else if let Some(challenger) = &record.challenger {
+                    *for_slots.entry(challenger).or_default() += frees_mib;
+                }
+            }
+        }
+        for (id, (_, room)) in &self.claims {
+            let room_mib = room.as_deref().map_or(0, |room| on(room, device));
+            let comes_mib = for_claims.get(id).copied().unwrap_or(0);
+            promised_mib += room_mib.saturating_sub(comes_mib);
+        }
+        for (id, model) in self.pool.models.iter() {
+            for (number, record) in model.slots.iter().enumerate() {
+                if record.is_pending() {
+                    let comes_mib = for_slots.get(&slot_id(id, number)).copied();
+                    let planned_mib = on(&record.planned, device);
+                    promised_mib += planned_mib.saturating_sub(comes_mib.unwrap_or(0));
+                }
+            }
+        }
+        let free_mib = (card.total_mib * self.counted()).saturating_sub(taken_mib);
+        assert!(
+            promised_mib <= free_mib,
+            "{to}: memory of {card:?} is promised twice: {promised_mib} of {free_mib}, {:?}",
+            self.claims
+        );
+    }
+
+    /// Takes note of the room that was made for claims, and of that which was given up.
+    fn note_rooms(&mut self) {
+        let mut made = Vec::new();
+        for (id, (_, room)) in &mut self.claims {
+            let Some(record) = self.pool.claims.get(id) else {
+                continue;
+            };
+            if room.is_none() && record.room.is_some() {
+                made.push(id.clone());
+            }
+            room.clone_from(&record.room);
+        }
+        for id in made {
+            for share in self.claims[&id].1.clone().into_iter().flatten() {
+                self.check_promises(&share.device, &id);
+            }
+        }
     }
 
     /// Invariants that hold after every event.
@@ -847,7 +943,9 @@ impl SimulatedHost {
             620..800 => self.random_progress(),
             800..840 => self.random_failure(),
             840..890 => self.random_return(),
-            890..940 => self.tick(),
+            890..910 => self.tick(),
+            910..920 => self.random_claim(),
+            920..940 => self.take_rooms(),
             940..960 => self.sample(),
             960..970 => self.random_card(),
             970..980 => self.random_config(),
@@ -956,6 +1054,72 @@ impl SimulatedHost {
         self.sample();
     }
 
+    /// A claim comes or is withdrawn; a lease that one became ends.
+    fn random_claim(&mut self) {
+        let ids: Vec<ClaimId> = self.claims.keys().cloned().collect();
+        let nth = self.rng.usize(0..ids.len().max(1));
+        let chosen = ids.get(nth).cloned();
+        match (self.rng.u32(0..5), chosen) {
+            (0..3, _) if ids.len() < 3 => self.add_claim(),
+            (3, Some(id)) => drop(self.claims.remove(&id)),
+            _ => {
+                let index = self.rng.usize(0..self.cards.len());
+                self.cards[index].claimed_mib = 0;
+            }
+        }
+        self.tell_claims();
+    }
+
+    fn add_claim(&mut self) {
+        self.claims_made += 1;
+        let id = ClaimId::from(format!("c-{}", self.claims_made));
+        let claim = PoolClaim {
+            id: id.clone(),
+            placement: model(self.rng.u64(1..20) * 1000).need,
+            priority: self.rng.u8(1..9),
+            debt: [0.1, 10.0, 1e6][self.rng.usize(0..3)],
+            since: self.now - Millis::from_secs(self.rng.u64(0..500)),
+        };
+        self.claims.insert(id, (claim, None));
+    }
+
+    /// Claims take the room that was made for them.
+    fn take_rooms(&mut self) {
+        for id in self.claims.keys().cloned().collect::<Vec<_>>() {
+            self.take_room(&id);
+        }
+        self.tell_claims();
+    }
+
+    /// The ledger grants a claim its room, once that is free.
+    fn take_room(&mut self, id: &ClaimId) {
+        let Some(room) = self.claims[id].1.clone() else {
+            return;
+        };
+        let is_free = |share: &DeviceShare| {
+            let card = self.card(&share.device);
+            let leased = self.leased(&share.device, None);
+            card.is_there && leased + card.others_mib() + share.mib <= card.total_mib
+        };
+        if room.iter().all(is_free) {
+            for share in &room {
+                let index = self.index(&share.device);
+                self.cards[index].claimed_mib += share.mib;
+            }
+            self.claims.remove(id);
+            self.claims_taken += 1;
+        }
+    }
+
+    fn tell_claims(&mut self) {
+        let is_lost = self.fault == Some(Fault::LostClaim);
+        let claims = self.claims.values();
+        let known = claims.filter(|(_, room)| !is_lost || room.is_none());
+        let known = known.map(|(claim, _)| claim.clone()).collect();
+        self.pool.set_claims(known);
+        self.sample();
+    }
+
     fn random_config(&mut self) {
         let mut config = self.config.clone();
         let Some(id) = self.random_model() else {
@@ -1024,8 +1188,11 @@ impl SimulatedHost {
     /// Heals the host; no request comes any more. Requests for a model that fits are served.
     pub fn heal_and_serve(&mut self) {
         for card in &mut self.cards {
-            (card.is_there, card.is_open, card.outside_mib) = (true, true, 0);
+            (card.is_there, card.is_open) = (true, true);
+            (card.outside_mib, card.claimed_mib) = (0, 0);
         }
+        self.claims.clear();
+        self.pool.set_claims(Vec::new());
         self.keeps_log = true;
         self.log.clear();
         let models: Vec<ModelId> = self.config.models.keys().cloned().collect();

@@ -37,6 +37,12 @@ fn a_lease_of_a_dead_holder_is_found() {
 }
 
 #[test]
+#[should_panic(expected = "is promised twice")]
+fn room_of_a_claim_that_is_given_to_others_is_found() {
+    run_with(Fault::LostClaim);
+}
+
+#[test]
 #[should_panic(expected = "waits longer than its bound")]
 fn starvation_is_found() {
     let mut contention = Contention::new(1, 2);

@@ -110,6 +110,25 @@ fn without_room_for_a_second_process_the_old_one_drains_first_and_is_loaded_agai
 }
 
 #[test]
+fn a_restart_whose_further_slot_got_no_lease_is_no_unload() {
+    let (mut host, config) = host_with_room(2, 0);
+    host.command(PoolCommand::Load(id("m")));
+    settle(&mut host);
+    host.refuses_leases = true;
+    host.configure(with_revision(&config, 2));
+    assert!(states(&host)[1].is_becoming_ready());
+    host.deliver_all();
+    assert_eq!(states(&host), [READY, SlotState::Cold]);
+    host.refuses_leases = false;
+    // Another program has the room for a second process meanwhile.
+    host.set_outside(0, 4000);
+    assert_eq!(states(&host)[0], CONFIGURATION);
+    settle(&mut host);
+    let states = states(&host);
+    assert_eq!(states.iter().filter(|state| **state == READY).count(), 1);
+}
+
+#[test]
 fn settings_that_fail_leave_the_former_process_of_another_slot_serving() {
     let (mut host, config) = host_with_room(2, 0);
     host.command(PoolCommand::Load(id("m")));
@@ -198,6 +217,31 @@ fn waiting_requests_of_a_model_that_serves_load_a_further_slot_which_ends_when_i
     host.pass(Millis::from_secs(20));
     settle(&mut host);
     assert_eq!(states(&host), [READY, SlotState::Cold]);
+}
+
+#[test]
+fn waiting_requests_wake_a_further_slot_that_fell_asleep() {
+    let (mut host, mut config) = host_with_room(2, 0);
+    config.models.get_mut("m").unwrap().asleep_mib = Some(500);
+    host.configure(config);
+    host.command(PoolCommand::Load(id("m")));
+    settle(&mut host);
+    flood(&mut host);
+    host.pass(Millis::from_secs(6));
+    settle(&mut host);
+    let second = slot_id(&id("m"), 1);
+    while host.grant(&second) {
+        host.finish_one(&second);
+    }
+    host.pass(Millis::from_secs(310));
+    settle(&mut host);
+    assert_eq!(states(&host), [READY, SlotState::Asleep]);
+    flood(&mut host);
+    host.pass(Millis::from_secs(6));
+    let wakes = SlotState::Acquiring(LoadKind::Wake);
+    assert_eq!(states(&host), [READY, wakes]);
+    settle(&mut host);
+    assert_eq!((states(&host), lives(&host)), ([READY; 2], [1, 1]));
 }
 
 #[test]
