@@ -11,6 +11,7 @@ mod slot_meter;
 mod slot_meters;
 mod slots;
 mod snapshot;
+mod waiter;
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
@@ -37,9 +38,10 @@ use crate::telemetry::Clock;
 pub use retry::RetryPlan;
 use slot_meter::SlotMeter;
 pub use slots::{ColdRefusal, ColdSignal, KeptAlive, WaitProgress, slot_target};
-use slots::{ColdRequests, ColdResult, GateSlots};
+use slots::{ColdRequests, GateSlots};
 pub use snapshot::{AdmissionSnapshot, ColdState};
 use snapshot::{EndpointUrls, GateView};
+pub use waiter::Waiter;
 
 /// Longest wait that a permit tells, microseconds: an hour.
 const WAIT_US_MAX: u64 = 3_600_000_000;
@@ -205,11 +207,8 @@ impl AdmissionGate {
                 }))
             }
             AdmissionOutcome::Full(refusal) => {
-                if let Some(asked) = asked
-                    && refusal != Refusal::NoHealthyEndpoint
-                {
-                    self.cold.record(ColdResult::Refused);
-                    inner.record_cold_refusal(asked, &refusal);
+                if let Some(asked) = asked {
+                    self.record_cold_refusal(&mut inner, asked, &refusal);
                 }
                 drop(inner);
                 Err(refusal)
@@ -540,72 +539,6 @@ impl Drop for Permit {
             None => self.gate.clock.recent(),
         };
         self.gate.release(self.id, now);
-    }
-}
-
-/// A place in the queue; left by drop.
-pub struct Waiter {
-    gate: Arc<AdmissionGate>,
-    account: AccountKey,
-    ticket: QueueTicket,
-    /// Joined while nothing served the model, with a result that is not counted yet.
-    is_uncounted: bool,
-    joined_us: u64,
-    grant: oneshot::Receiver<GrantResult>,
-    /// Waiters of all accounts when it joined.
-    pub waiting_before: usize,
-    /// Its position when it joined: 1 is next. An estimate where others may come in between.
-    pub position: usize,
-    /// Expected time until its turn when it joined.
-    pub expected_wait: Millis,
-    /// No process of the model was ready when it joined.
-    pub has_found_cold: bool,
-}
-
-impl Waiter {
-    /// Waits for the turn. Dropping the future keeps the place; dropping the waiter leaves it.
-    ///
-    /// # Errors
-    /// The turnstile gave up on this waiter: late, evicted, or nowhere to go.
-    pub async fn granted(&mut self) -> Result<Permit, Refusal> {
-        let outcome = (&mut self.grant).await;
-        if std::mem::take(&mut self.is_uncounted) {
-            self.gate.cold.record(ColdResult::of(&outcome));
-        }
-        match outcome {
-            Ok(Ok((grant, given))) => {
-                let now_us = self.gate.clock.recent_micros();
-                let waited_us = now_us.saturating_sub(self.joined_us).clamp(1, WAIT_US_MAX);
-                let ready_us = given.ready_at.0 * 1000;
-                let load_us = ready_us.saturating_sub(self.joined_us).min(waited_us);
-                let mut permit = Permit::new(&self.gate, grant, given, self.account);
-                let short = |us: u64| u32::try_from(us).unwrap_or(u32::MAX);
-                permit.waited_us = short(waited_us);
-                permit.load_wait_us = self.has_found_cold.then(|| short(load_us));
-                Ok(permit)
-            }
-            Ok(Err(refusal)) => Err(refusal),
-            // The sender lives in the gate until it speaks or this waiter leaves.
-            Err(_) => Err(Refusal::Evicted),
-        }
-    }
-}
-
-impl Drop for Waiter {
-    fn drop(&mut self) {
-        // After `close` a grant either sits here already or bounces back to its sender.
-        self.grant.close();
-        if self.is_uncounted {
-            self.gate.cold.record(ColdResult::Left);
-        }
-        if let Ok(Ok((grant, _))) = self.grant.try_recv() {
-            self.gate.release(grant.permit, self.gate.clock.now());
-            return;
-        }
-        let now = self.gate.clock.now();
-        let mut inner = self.gate.inner.lock();
-        inner.turnstile.cancel(self.ticket, now);
-        inner.waiting.remove(&self.ticket);
     }
 }
 

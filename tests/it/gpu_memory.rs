@@ -133,7 +133,9 @@ async fn a_process_that_grows_gets_a_larger_lease_where_there_is_room() {
         (leased && device["over_lease_mib"] == 0).then_some(())
     })
     .await;
-    assert_eq!(lines_with(&node, "its lease has grown"), 1);
+    // A second time where a look came in the middle of the growth.
+    let grown = lines_with(&node, "its lease has grown");
+    assert!((1..=2).contains(&grown), "{grown}");
     post(&node, "/gpu/models/m/unload").await;
     eventually("all is free", async || {
         let device = gpu(&node).await["devices"][0].clone();

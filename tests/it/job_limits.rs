@@ -82,7 +82,12 @@ async fn a_spent_day_refuses_a_create_at_once_unless_jobs_wait_for_the_next() {
     let node = Node::start(&config(server.address, &accounts, price)).await;
     let first = create(&node, KEY_A, PREDICTIONS).await;
     becomes(&node, &first, "succeeded").await;
-    let refused = node.post_as(KEY_A, PREDICTIONS, INPUT).await;
+    // The charge follows the end that is shown.
+    let refused = eventually("the day is spent", async || {
+        let refused = node.post_as(KEY_A, PREDICTIONS, INPUT).await;
+        (refused.status != 201).then_some(refused)
+    })
+    .await;
     assert_eq!(refused.status, 429, "{}", refused.text());
     assert_eq!(refused.header("x-should-retry"), Some("false"));
     assert!(

@@ -1,7 +1,7 @@
 //! Changes of the ledger, carried out one after the other in the order in which the driver makes them.
 //!
-//! The lock of the ledger's file has no order of its own: without the queue a lease could be sought before the one that
-//! leaves room for it has been given back.
+//! The lock of the ledger's file has no order of its own. Without the queue a lease could be sought before another one
+//! is given back that leaves room for it.
 
 use std::time::Duration;
 

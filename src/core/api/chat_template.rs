@@ -1,8 +1,8 @@
 //! Chat templates that the gateway renders itself: messages as one prompt, and a completion as a chat response.
 //!
-//! For servers whose own template is missing or wrong. Messages stay text: markers of the template in them, and control
-//! tokens of any, are broken up by a space, so that a message neither ends its turn nor begins another one. Tools,
-//! pictures and probabilities of tokens have no form here and are refused.
+//! For servers whose own template is missing or wrong. Messages stay text: a space breaks up markers of the template in
+//! them, and control tokens of any. So a message neither ends its turn nor begins another one. Tools, pictures and
+//! probabilities of tokens have no form here and are refused.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -252,8 +252,8 @@ const MAX_COMPLETION_TOKENS: &str = "max_completion_tokens";
 type Members<'a> = BTreeMap<Cow<'a, str>, Cow<'a, RawValue>>;
 
 /// Returns a chat request as the completion request that means the same by `template`. Members that are not rendered are
-/// copied as they are. Without a limit of its own the request has `"max_tokens": null`: some servers end a completion
-/// after 16 tokens where none is named, and a chat at the end of its context.
+/// copied as they are. Without a limit of its own the request has `"max_tokens": null`. Where none is named, some servers
+/// end a completion after 16 tokens.
 ///
 /// # Errors
 /// A member that the template has no form for.

@@ -431,16 +431,10 @@ impl ModelPool {
                 }
                 Action::Release(slot)
             }
-            SlotEffect::ShrinkLease => {
-                record.planned.clear();
-                record.leave_challenger();
-                let shares = record.asleep_shares(asleep_mib);
-                if record.shares == shares {
-                    return;
-                }
-                record.shares.clone_from(&shares);
-                Action::Shrink { slot, shares }
-            }
+            SlotEffect::ShrinkLease => match Self::shrink(record, asleep_mib) {
+                Some(shares) => Action::Shrink { slot, shares },
+                None => return,
+            },
             SlotEffect::RecordLoad { kind, took } => {
                 model.record_load(kind, took);
                 model.pay_replacement(id.number);
@@ -461,16 +455,35 @@ impl ModelPool {
                 return self.report(id, PoolReport::Setup(status));
             }
             SlotEffect::Alarm => {
-                // Its memory will not come: whatever waits for it looks for room elsewhere.
-                let claim = record.claim.take();
-                record.leave_challenger();
-                if let Some(claim) = claim.and_then(|claim| self.claims.get_mut(&claim)) {
-                    claim.give_up_room();
-                }
+                self.give_up_memory(id);
                 return self.report(id, PoolReport::Alarm);
             }
         };
         self.actions.push(action);
+    }
+
+    /// Lets whatever waits for the memory of a slot look for room elsewhere: it will not come.
+    fn give_up_memory(&mut self, id: &SlotId) {
+        let Some(record) = self.slot_mut(id) else {
+            return;
+        };
+        let claim = record.claim.take();
+        record.leave_challenger();
+        if let Some(claim) = claim.and_then(|claim| self.claims.get_mut(&claim)) {
+            claim.give_up_room();
+        }
+    }
+
+    /// Shares of a slot that falls asleep; none where its leases are of that size already.
+    fn shrink(record: &mut SlotRecord, asleep_mib: u64) -> Option<Vec<DeviceShare>> {
+        record.planned.clear();
+        record.leave_challenger();
+        let shares = record.asleep_shares(asleep_mib);
+        if record.shares == shares {
+            return None;
+        }
+        record.shares.clone_from(&shares);
+        Some(shares)
     }
 
     fn report(&mut self, slot: &SlotId, report: PoolReport) {

@@ -177,9 +177,7 @@ impl GateState {
         })
     }
 
-    /// Remembers a request that was refused while nothing serves the model. Not one that goes on to another model or
-    /// node: it counts where it is served in the end, or by [`AdmissionGate::record_cold_demand`].
-    pub(super) fn record_cold_refusal(&mut self, request: ColdRefusal, refusal: &Refusal) {
+    fn remember_refusal(&mut self, request: ColdRefusal, refusal: &Refusal) {
         let counts = matches!(
             refusal,
             Refusal::CannotStartInTime { .. } | Refusal::Busy { .. } | Refusal::QueueFull { .. }
@@ -204,6 +202,20 @@ impl AdmissionGate {
     /// Sets the owner that is woken when a model that nothing serves is asked for. The first one stays.
     pub fn set_cold_signal(&self, signal: Arc<ColdSignal>) {
         let _ = self.cold.signal.set(signal);
+    }
+
+    /// Counts a request that was refused while nothing serves the model, and remembers it as demand. Not one that goes
+    /// on to another model or node: it counts there, or by [`AdmissionGate::record_cold_demand`].
+    pub(super) fn record_cold_refusal(
+        &self,
+        inner: &mut GateState,
+        request: ColdRefusal,
+        refusal: &Refusal,
+    ) {
+        if *refusal != Refusal::NoHealthyEndpoint {
+            self.cold.record(ColdResult::Refused);
+            inner.remember_refusal(request, refusal);
+        }
     }
 
     /// Returns the results of requests that came while nothing served the model, since the start.

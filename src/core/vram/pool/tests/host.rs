@@ -1067,7 +1067,7 @@ impl SimulatedHost {
                 self.cards[index].claimed_mib = 0;
             }
         }
-        self.tell_claims();
+        self.pass_claims();
     }
 
     fn add_claim(&mut self) {
@@ -1088,7 +1088,7 @@ impl SimulatedHost {
         for id in self.claims.keys().cloned().collect::<Vec<_>>() {
             self.take_room(&id);
         }
-        self.tell_claims();
+        self.pass_claims();
     }
 
     /// The ledger grants a claim its room, once that is free.
@@ -1111,7 +1111,7 @@ impl SimulatedHost {
         }
     }
 
-    fn tell_claims(&mut self) {
+    fn pass_claims(&mut self) {
         let is_lost = self.fault == Some(Fault::LostClaim);
         let claims = self.claims.values();
         let known = claims.filter(|(_, room)| !is_lost || room.is_none());
