@@ -5,6 +5,7 @@
 //! called under one small mutex, and the waiters they name are woken. The lock is held for the
 //! length of one decision and never across an await. No task runs per waiter.
 
+mod cold_requests;
 mod readings;
 mod retry;
 mod slot_meter;
@@ -35,13 +36,15 @@ use super::servers::{HandoffReceiver, SharedServers};
 use super::sync::Mutex;
 use super::target::Target;
 use crate::telemetry::Clock;
+use cold_requests::ColdRequests;
+pub use cold_requests::ColdSignal;
 pub use retry::RetryPlan;
 use slot_meter::SlotMeter;
-pub use slots::{ColdRefusal, ColdSignal, KeptAlive, WaitProgress, slot_target};
-use slots::{ColdRequests, GateSlots};
+use slots::GateSlots;
+pub use slots::{ColdRefusal, KeptAlive, slot_target};
 pub use snapshot::{AdmissionSnapshot, ColdState};
 use snapshot::{EndpointUrls, GateView};
-pub use waiter::Waiter;
+pub use waiter::{WaitProgress, Waiter};
 
 /// Longest wait that a permit tells, microseconds: an hour.
 const WAIT_US_MAX: u64 = 3_600_000_000;

@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::admission::{
@@ -15,10 +14,10 @@ use infergate_core::admission::{
 use infergate_core::model::{EndpointSpec, KeepLoaded, Secret, is_slot};
 use infergate_core::routing::Health;
 use infergate_core::{AccountId, Millis, Refusal};
-use tokio::sync::Notify;
 
+use super::cold_requests::{ColdResult, ColdSignal};
 use super::snapshot::ColdState;
-use super::{AdmissionGate, GateState, GrantResult, Waiter};
+use super::{AdmissionGate, GateState};
 use crate::telemetry::gpu_metrics::ColdCounts;
 use crate::upstream::target::Target;
 
@@ -51,13 +50,6 @@ pub struct KeptAlive {
     pub latest: KeepLoaded,
 }
 
-/// Word from gates to the owner of their slots: some model that nothing serves has been asked for.
-#[derive(Debug, Default)]
-pub struct ColdSignal {
-    /// Wakes the owner.
-    pub changed: Notify,
-}
-
 /// Slots of one gate.
 #[derive(Default)]
 pub(super) struct GateSlots {
@@ -77,23 +69,6 @@ pub(super) struct GateSlots {
     pub(super) ready_at: Millis,
     /// Requests with a time of their own for which the model stays loaded, since the last look.
     kept_alive: Option<KeptAlive>,
-}
-
-/// Wait of a request for a model with slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitProgress {
-    /// No process of the model is ready.
-    Loading {
-        /// Time for which the request has waited.
-        waited: Millis,
-        /// Time until a process is expected to be ready; zero where that is overdue or unknown.
-        left: Millis,
-    },
-    /// A process is ready, and its permits are in use.
-    Queued {
-        /// Position now: 1 is next. An estimate where others may come in between.
-        position: usize,
-    },
 }
 
 /// States of slots that are not ready, the nearest to it first; unlisted ones come last.
@@ -201,7 +176,7 @@ impl ColdRefusal {
 impl AdmissionGate {
     /// Sets the owner that is woken when a model that nothing serves is asked for. The first one stays.
     pub fn set_cold_signal(&self, signal: Arc<ColdSignal>) {
-        let _ = self.cold.signal.set(signal);
+        self.cold.set_signal(signal);
     }
 
     /// Counts a request that was refused while nothing serves the model, and remembers it as demand. Not one that goes
@@ -220,12 +195,7 @@ impl AdmissionGate {
 
     /// Returns the results of requests that came while nothing served the model, since the start.
     pub fn cold_counts(&self) -> ColdCounts {
-        let count = |result: ColdResult| self.cold.counts[result as usize].load(Ordering::Relaxed);
-        ColdCounts {
-            served: count(ColdResult::Served),
-            refused: count(ColdResult::Refused),
-            left: count(ColdResult::Left),
-        }
+        self.cold.counts()
     }
 
     /// Gives requests to the process of a slot from now on, with a clean record of its health.
@@ -310,29 +280,6 @@ impl AdmissionGate {
             } = inner;
             turnstile.set_readiness(readiness, wakes);
         });
-    }
-
-    /// Wait of a request, as its client may hear of it; none once it waits no more.
-    pub fn wait_progress(&self, waiter: &Waiter) -> Option<WaitProgress> {
-        let now = self.clock.now();
-        let inner = self.inner.lock();
-        match inner.turnstile.cold_readiness() {
-            Some(Readiness::Expected { expected, .. }) => inner
-                .waiting
-                .contains_key(&waiter.ticket)
-                .then(|| WaitProgress::Loading {
-                    waited: now.since(Millis(waiter.joined_us / 1000)),
-                    left: expected.since(now),
-                }),
-            // Its refusal is under way.
-            Some(Readiness::Never) => None,
-            None => {
-                let before = inner.turnstile.joined_before(waiter.ticket)?;
-                // Those that joined earlier may not be ahead of it, and those that joined later may be.
-                let position = waiter.position.min(before + 1);
-                Some(WaitProgress::Queued { position })
-            }
-        }
     }
 
     /// Sets the reason for which the model is not ready, for operators.
@@ -458,47 +405,6 @@ pub fn slot_target(
     ))
 }
 
-/// Requests of a model that nothing served when they came.
-#[derive(Default)]
-pub(super) struct ColdRequests {
-    /// Owner of the slots; none for a model without slots.
-    signal: OnceLock<Arc<ColdSignal>>,
-    /// Results, in the order of [`ColdResult`].
-    counts: [AtomicU64; 3],
-}
-
-impl ColdRequests {
-    /// Owner of the slots, to be woken for such a request.
-    pub fn signal(&self) -> Option<&Arc<ColdSignal>> {
-        self.signal.get()
-    }
-
-    pub fn record(&self, result: ColdResult) {
-        self.counts[result as usize].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Result of a request that came while nothing served its model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ColdResult {
-    /// A permit was granted.
-    Served,
-    /// A refusal was returned.
-    Refused,
-    /// The client left, or the time was over.
-    Left,
-}
-
-impl ColdResult {
-    /// Returns the result of a waiter with this outcome.
-    pub fn of<T>(outcome: &Result<GrantResult, T>) -> ColdResult {
-        match outcome {
-            Ok(Ok(_)) => ColdResult::Served,
-            Ok(Err(_)) | Err(_) => ColdResult::Refused,
-        }
-    }
-}
-
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use infergate_core::model::{Algorithm, ModelSpec};
@@ -507,7 +413,7 @@ mod tests {
     use super::*;
     use crate::telemetry::Clock;
     use crate::upstream::gate::fixtures::{ask, spec};
-    use crate::upstream::gate::{GateEntry, Permit};
+    use crate::upstream::gate::{GateEntry, Permit, WaitProgress};
 
     fn model() -> ModelSpec {
         let model = spec(Algorithm::Fair);

@@ -2,13 +2,30 @@
 
 use std::sync::Arc;
 
-use infergate_core::admission::QueueTicket;
+use infergate_core::admission::{QueueTicket, Readiness};
 use infergate_core::routing::AccountKey;
 use infergate_core::{Millis, Refusal};
 use tokio::sync::oneshot;
 
-use super::slots::ColdResult;
+use super::cold_requests::ColdResult;
 use super::{AdmissionGate, GrantResult, Permit, WAIT_US_MAX};
+
+/// Wait of a request for a model with slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitProgress {
+    /// No process of the model is ready.
+    Loading {
+        /// Time for which the request has waited.
+        waited: Millis,
+        /// Time until a process is expected to be ready; zero where that is overdue or unknown.
+        left: Millis,
+    },
+    /// A process is ready, and its permits are in use.
+    Queued {
+        /// Position now: 1 is next. An estimate where others may come in between.
+        position: usize,
+    },
+}
 
 /// A place in the queue; left by drop.
 pub struct Waiter {
@@ -37,7 +54,10 @@ impl Waiter {
     pub async fn granted(&mut self) -> Result<Permit, Refusal> {
         let outcome = (&mut self.grant).await;
         if std::mem::take(&mut self.is_uncounted) {
-            self.gate.cold.record(ColdResult::of(&outcome));
+            self.gate.cold.record(match &outcome {
+                Ok(Ok(_)) => ColdResult::Served,
+                Ok(Err(_)) | Err(_) => ColdResult::Refused,
+            });
         }
         match outcome {
             Ok(Ok((grant, given))) => {
@@ -73,5 +93,30 @@ impl Drop for Waiter {
         let mut inner = self.gate.inner.lock();
         inner.turnstile.cancel(self.ticket, now);
         inner.waiting.remove(&self.ticket);
+    }
+}
+
+impl AdmissionGate {
+    /// Wait of a request, as its client may hear of it; none once it waits no more.
+    pub fn wait_progress(&self, waiter: &Waiter) -> Option<WaitProgress> {
+        let now = self.clock.now();
+        let inner = self.inner.lock();
+        match inner.turnstile.cold_readiness() {
+            Some(Readiness::Expected { expected, .. }) => inner
+                .waiting
+                .contains_key(&waiter.ticket)
+                .then(|| WaitProgress::Loading {
+                    waited: now.since(Millis(waiter.joined_us / 1000)),
+                    left: expected.since(now),
+                }),
+            // Its refusal is under way.
+            Some(Readiness::Never) => None,
+            None => {
+                let before = inner.turnstile.joined_before(waiter.ticket)?;
+                // Those that joined earlier may not be ahead of it, and those that joined later may be.
+                let position = waiter.position.min(before + 1);
+                Some(WaitProgress::Queued { position })
+            }
+        }
     }
 }
