@@ -74,6 +74,7 @@ mod tests {
                 used_mib: Some(0),
                 free_mib: None,
                 processes: None,
+                utilization_percent: None,
                 taken_at: HostTime(1),
             }),
         }

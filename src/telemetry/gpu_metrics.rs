@@ -33,6 +33,8 @@ pub struct GpuDeviceLevels {
     pub over_lease_mib: u64,
     /// Age of the newest sample, seconds; `None` before the first.
     pub sample_age_secs: Option<f64>,
+    /// Share of the last moments in which it worked, 0 to 1; `None` where it is not told.
+    pub utilization: Option<f64>,
     /// The newest sample is fresh enough to lease memory by.
     pub is_up: bool,
 }
@@ -82,6 +84,7 @@ pub struct GpuMetrics {
     memory: IntGaugeVec,
     up: IntGaugeVec,
     sample_age: GaugeVec,
+    utilization: GaugeVec,
     over_lease: IntGaugeVec,
     swap_lost: CounterVec,
     leases: IntGaugeVec,
@@ -105,6 +108,10 @@ impl Default for GpuMetrics {
             "infergate_gpu_sample_age_seconds",
             "age of the newest sample of a device",
         );
+        let utilization = Opts::new(
+            "infergate_gpu_utilization_ratio",
+            "share of the last moments in which a device worked",
+        );
         let lost = Opts::new(
             "infergate_gpu_swap_lost_seconds_total",
             "time in which a device served neither the model that left nor the one that came",
@@ -122,6 +129,7 @@ impl Default for GpuMetrics {
                 &["device"],
             ),
             sample_age: register(&registry, GaugeVec::new(age, &["device"])),
+            utilization: register(&registry, GaugeVec::new(utilization, &["device"])),
             over_lease: gauges(
                 "infergate_gpu_over_lease_mib",
                 "use above leases by more than 5 percent",
@@ -218,6 +226,7 @@ impl GpuMetrics {
             family.reset();
         }
         self.sample_age.reset();
+        self.utilization.reset();
         for levels in devices {
             let device = levels.device.as_str();
             for (kind, mib) in &levels.memory_mib {
@@ -231,6 +240,9 @@ impl GpuMetrics {
             self.over_lease.with_label_values(&[device]).set(over);
             if let Some(age) = levels.sample_age_secs {
                 self.sample_age.with_label_values(&[device]).set(age);
+            }
+            if let Some(ratio) = levels.utilization {
+                self.utilization.with_label_values(&[device]).set(ratio);
             }
         }
     }
@@ -402,6 +414,7 @@ mod tests {
                 memory_mib: vec![("total", 24_000), ("free", 0)],
                 over_lease_mib: 12,
                 sample_age_secs: Some(0.5),
+                utilization: Some(0.4),
                 is_up: true,
             }],
             models: [(ModelId::from("m"), model)].into(),
@@ -433,6 +446,7 @@ mod tests {
             r#"infergate_gpu_memory_bytes{device="0 sim0",kind="free"} 0"#,
             r#"infergate_gpu_device_up{device="0 sim0"} 1"#,
             r#"infergate_gpu_sample_age_seconds{device="0 sim0"} 0.5"#,
+            r#"infergate_gpu_utilization_ratio{device="0 sim0"} 0.4"#,
             r#"infergate_gpu_over_lease_mib{device="0 sim0"} 12"#,
             r#"infergate_gpu_swap_lost_seconds_total{device="0 sim0"} 1.25"#,
             r#"infergate_instances{state="cold",model="m"} 2"#,

@@ -141,6 +141,23 @@ async fn serves_on_and_grants_nothing_during(fault: &str) {
 }
 
 #[tokio::test]
+async fn the_utilization_of_a_device_is_shown_while_its_driver_tells_it() {
+    let host = Host::start(1, "busy 37\n", &[("m", 8000, 0)]).await;
+    host.serve("m").await;
+    let series = "infergate_gpu_utilization_ratio{device=\"0 Double 100\"}";
+    eventually("the share is shown", async || {
+        (host.node.metric(series).await == Some(0.37)).then_some(())
+    })
+    .await;
+    host.set("");
+    eventually("no share is shown", async || {
+        host.node.metric(series).await.is_none().then_some(())
+    })
+    .await;
+    host.serve("m").await;
+}
+
+#[tokio::test]
 async fn a_driver_that_fails_stops_no_model_and_grants_nothing() {
     serves_on_and_grants_nothing_during("fail 999\n").await;
 }

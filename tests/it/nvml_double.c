@@ -10,6 +10,7 @@
      no_processes   lists of processes are not supported
      mig INDEX      that device is cut into two slices of half its memory
      no_parent      a card that is cut may not be asked about itself
+     busy PERCENT   the utilization of devices that are not cut; not supported without the line
      unified        the memory of devices is not supported */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +35,7 @@ enum {
 };
 
 static Gpu gpus[GPUS_MAX], slices[GPUS_MAX][SLICES];
-static unsigned count, lag_ms, has_no_processes, has_no_parent, is_unified;
+static unsigned count, busy_percent, lag_ms, has_no_processes, has_no_parent, is_unified;
 static int is_up;
 /* Figures of the past, for `lag`. */
 static struct { unsigned long long at_ms; unsigned used[GPUS_MAX]; } past[PAST_MAX];
@@ -96,6 +97,7 @@ static Result read_file(unsigned *hang_ms) {
     char line[700];
     unsigned index;
     int code = OK;
+    busy_percent = 101;
     count = lag_ms = has_no_processes = has_no_parent = is_unified = *hang_ms = 0;
     if (!file) return code;
     memset(gpus, 0, sizeof gpus);
@@ -104,6 +106,7 @@ static Result read_file(unsigned *hang_ms) {
         sscanf(line, "fail %d", &code);
         sscanf(line, "hang %u", hang_ms);
         sscanf(line, "lag %u", &lag_ms);
+        sscanf(line, "busy %u", &busy_percent);
         has_no_processes |= !strncmp(line, "no_processes", 12);
         has_no_parent |= !strncmp(line, "no_parent", 9);
         is_unified |= !strncmp(line, "unified", 7);
@@ -163,6 +166,15 @@ Result nvmlDeviceGetMemoryInfo_v2(Device device, Memory *memory) {
     memory->used = (unsigned long long)used << 20;
     memory->reserved = 0;
     memory->unused = memory->total - memory->used;
+    return OK;
+}
+
+Result nvmlDeviceGetUtilizationRates(Device device, unsigned rates[2]) {
+    Result code = ask(device);
+    if (code) return code;
+    if (busy_percent > 100 || device->slice) return NOT_SUPPORTED;
+    rates[0] = busy_percent;
+    rates[1] = 0;
     return OK;
 }
 

@@ -162,6 +162,9 @@ fn levels(device: &ReadDevice, now: HostTime) -> GpuDeviceLevels {
         memory_mib,
         over_lease_mib: account.over_lease_mib,
         sample_age_secs: age.map(|age| age.0 as f64 / 1e3),
+        utilization: sample
+            .and_then(|it| it.utilization_percent)
+            .map(|percent| f64::from(percent) / 100.0),
         is_up: sample.is_some() && !device.is_stale(now),
     }
 }

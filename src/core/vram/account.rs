@@ -201,6 +201,7 @@ mod tests {
                 used_mib,
                 free_mib: None,
                 processes: processes.map(|processes| processes.iter().map(process).collect()),
+                utilization_percent: None,
                 taken_at: NOW,
             }),
         }

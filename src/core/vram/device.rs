@@ -113,6 +113,8 @@ pub struct DeviceSample {
     pub free_mib: Option<u64>,
     /// Processes with memory there; `None` where the driver does not list them.
     pub processes: Option<Vec<ProcessUse>>,
+    /// Share of the last moments in which the device worked, percent; `None` where it is not told.
+    pub utilization_percent: Option<u8>,
     /// Moment of the sample.
     pub taken_at: HostTime,
 }

@@ -138,6 +138,7 @@ mod tests {
                 used_mib: Some(used_mib),
                 free_mib: None,
                 processes: processes.map(|all| all.iter().map(process).collect()),
+                utilization_percent: None,
                 taken_at: HostTime(1),
             }),
         }

@@ -90,6 +90,7 @@ mod tests {
                 used_mib: Some(used_mib),
                 free_mib: None,
                 processes: process_mib.map(|used| vec![process(used)]),
+                utilization_percent: None,
                 taken_at: HostTime(1),
             }),
         }

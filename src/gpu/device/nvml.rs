@@ -137,9 +137,16 @@ impl NvmlDevices {
             used_mib,
             free_mib,
             processes: self.knows_pids.then(|| processes(device)).flatten(),
+            utilization_percent: utilization(device),
             taken_at: now,
         })
     }
+}
+
+/// Share of the last moments in which the device worked, percent. Slices of a card do not tell theirs.
+fn utilization(device: &Device<'_>) -> Option<u8> {
+    let rates = device.utilization_rates().ok()?;
+    Some(u8::try_from(rates.gpu).unwrap_or(u8::MAX).min(100))
 }
 
 impl DeviceSource for NvmlDevices {

@@ -130,6 +130,7 @@ impl DeviceSource for RamDevice {
             used_mib: Some(memory.total_mib.saturating_sub(free_mib)),
             free_mib: Some(free_mib),
             processes: Some(processes),
+            utilization_percent: None,
             taken_at: now,
         })
     }

@@ -133,6 +133,7 @@ impl DeviceSource for SimulatedCards {
             used_mib: Some(used * page_mib),
             free_mib: None,
             processes: Some(processes.collect()),
+            utilization_percent: None,
             taken_at: now,
         })
     }

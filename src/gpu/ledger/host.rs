@@ -263,6 +263,7 @@ mod tests {
                 used_mib: Some(0),
                 free_mib: None,
                 processes: Some(Vec::new()),
+                utilization_percent: None,
                 taken_at: now,
             }),
         }

@@ -36,6 +36,7 @@ fn idle(index: u32) -> DeviceView {
         used_mib: Some(0),
         free_mib: None,
         processes: Some(Vec::new()),
+        utilization_percent: None,
         taken_at: NOW,
     });
     view
@@ -318,6 +319,7 @@ impl World {
             used_mib: Some(self.used(index)),
             free_mib: None,
             processes: self.lists_processes.then(|| uses.collect()),
+            utilization_percent: None,
             taken_at: self.now,
         });
         view
