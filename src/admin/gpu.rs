@@ -48,6 +48,26 @@ impl GpuOrder {
     ];
 }
 
+/// Order about a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceOrder {
+    /// Load nothing there; what is there stays.
+    Cordon,
+    /// Load there again.
+    Uncordon,
+    /// Load nothing there, and let each model leave once its requests have ended.
+    Drain,
+}
+
+impl DeviceOrder {
+    /// Every order, by its word in paths and commands.
+    pub const ALL: [(&'static str, DeviceOrder); 3] = [
+        ("cordon", DeviceOrder::Cordon),
+        ("uncordon", DeviceOrder::Uncordon),
+        ("drain", DeviceOrder::Drain),
+    ];
+}
+
 /// Result of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrderOutcome {
@@ -95,6 +115,9 @@ pub trait GpuControls: Send + Sync + 'static {
         wait: Duration,
     ) -> Result<OrderOutcome, GpuControlError>;
 
+    /// Carries an order about a device out; it stands until the opposite one, also over restarts.
+    async fn order_device(&self, device: &str, order: DeviceOrder) -> Result<(), GpuControlError>;
+
     /// The last lines of an instance's output.
     async fn log(&self, instance: &str, lines: usize) -> Result<String, GpuControlError>;
 }
@@ -104,6 +127,7 @@ pub trait GpuControls: Send + Sync + 'static {
 enum GpuRoute {
     Report,
     Order(String, GpuOrder),
+    Device(String, DeviceOrder),
     Log(String),
 }
 
@@ -118,6 +142,11 @@ impl GpuRoute {
             let (_, order) = GpuOrder::ALL.into_iter().find(|(own, _)| *own == word)?;
             return Some(GpuRoute::Order(decoded(model), order));
         }
+        if let Some(rest) = rest.strip_prefix("/devices/") {
+            let (device, word) = rest.rsplit_once('/')?;
+            let (_, order) = DeviceOrder::ALL.into_iter().find(|(own, _)| *own == word)?;
+            return Some(GpuRoute::Device(decoded(device), order));
+        }
         let instance = rest.strip_prefix("/instances/")?.strip_suffix("/logs")?;
         Some(GpuRoute::Log(decoded(instance)))
     }
@@ -125,7 +154,7 @@ impl GpuRoute {
     fn method(&self) -> &'static str {
         match self {
             GpuRoute::Report | GpuRoute::Log(_) => "GET",
-            GpuRoute::Order(..) => "POST",
+            GpuRoute::Order(..) | GpuRoute::Device(..) => "POST",
         }
     }
 }
@@ -173,6 +202,10 @@ pub(super) async fn respond(
                 _ => json!({ "model": model, "accepted": true }),
             })
         }
+        GpuRoute::Device(device, order) => {
+            let done = gpu.order_device(&device, order).await;
+            done.map(|()| json!({ "device": device, "accepted": true }))
+        }
         GpuRoute::Log(instance) => {
             let text = gpu.log(&instance, lines(query)).await;
             text.map(|text| json!({ "instance": instance, "log": text }))
@@ -219,6 +252,11 @@ mod tests {
                 order("acme/m", GpuOrder::Unpin),
             ),
             ("/gpu/models/m/run", None),
+            (
+                "/gpu/devices/GPU%2D1/drain",
+                Some(GpuRoute::Device("GPU-1".to_owned(), DeviceOrder::Drain)),
+            ),
+            ("/gpu/devices/GPU-1/load", None),
             ("/gpu/models/load", None),
             (
                 "/gpu/instances/m%230-00c0ffee/logs",

@@ -18,7 +18,7 @@ mod state;
 
 pub use capture::{CaptureError, CaptureReport};
 pub use controls::{Controls, FlagChanges};
-pub use gpu::{GpuControlError, GpuControls, GpuOrder, OrderOutcome};
+pub use gpu::{DeviceOrder, GpuControlError, GpuControls, GpuOrder, OrderOutcome};
 pub use insight::Insight;
 pub use jobs::{
     DutyReport, JobAttempts, JobControlError, JobControls, JobFilter, JobPage, JobRecord,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use super::gpu_estimate::{self, EstimateArgs};
-use super::gpu_host::{self, LogsArgs, OrderArgs, StatusArgs};
+use super::gpu_host::{self, DeviceArgs, LogsArgs, OrderArgs, StatusArgs};
 use super::gpu_leases::{self, LeasesArgs};
 use super::gpu_presets::{self, PresetsArgs};
 use super::gpu_sweep::{self, SweepArgs};
@@ -55,6 +55,15 @@ enum GpuCommand {
     /// Take the pin of a model back.
     #[command(after_help = gpu_host::HELP)]
     Unpin(OrderArgs),
+    /// Load nothing on a device any more; what is there stays. Stands until `uncordon`, also over restarts.
+    #[command(after_help = gpu_host::HELP)]
+    Cordon(DeviceArgs),
+    /// Load on a device again.
+    #[command(after_help = gpu_host::HELP)]
+    Uncordon(DeviceArgs),
+    /// Load nothing on a device, and let its models leave once their requests have ended.
+    #[command(after_help = gpu_host::HELP)]
+    Drain(DeviceArgs),
     /// Show the last lines that a model's process has written.
     #[command(after_help = gpu_host::HELP)]
     Logs(LogsArgs),
@@ -80,6 +89,9 @@ pub fn run(args: &GpuArgs) -> ExitCode {
         GpuCommand::Retry(args) => gpu_host::order("retry", args),
         GpuCommand::Pin(args) => gpu_host::order("pin", args),
         GpuCommand::Unpin(args) => gpu_host::order("unpin", args),
+        GpuCommand::Cordon(args) => gpu_host::order_device("cordon", args),
+        GpuCommand::Uncordon(args) => gpu_host::order_device("uncordon", args),
+        GpuCommand::Drain(args) => gpu_host::order_device("drain", args),
         GpuCommand::Logs(args) => gpu_host::logs(args),
         GpuCommand::Leases(args) => gpu_leases::run(args),
         GpuCommand::Sweep(args) => gpu_sweep::run(args),

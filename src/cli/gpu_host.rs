@@ -1,4 +1,4 @@
-//! `infergate gpu status`, `load`, `unload`, `restart`, `retry`, `pin`, `unpin`, `logs`: the GPU host of a gateway that runs.
+//! `infergate gpu status`, `load`, `unload`, `restart`, `retry`, `pin`, `unpin`, `cordon`, `uncordon`, `drain`, `logs`: the GPU host of a gateway that runs.
 //!
 //! Decides nothing: each command is one request to the admin listener.
 
@@ -30,6 +30,7 @@ Examples:
   infergate gpu restart qwen-7b --wait 300 replace its processes one after the other, and wait for it
   infergate gpu retry qwen-7b              load a model again that keeps failing
   infergate gpu pin qwen-7b                keep it loaded until `unpin`
+  infergate gpu drain GPU-5d5ba0d6         let all models leave a device, and load none there until `uncordon`
   infergate gpu logs qwen-7b               the last lines of its process, also of one that has ended";
 
 /// Place of the gateway.
@@ -93,6 +94,16 @@ pub struct OrderArgs {
     wait: u64,
 }
 
+/// Arguments of an order about a device.
+#[derive(Args)]
+pub struct DeviceArgs {
+    #[command(flatten)]
+    place: GatewayPlace,
+    /// Device, by its id as `status` names it.
+    #[arg(value_name = "DEVICE")]
+    device: String,
+}
+
 /// Arguments of `infergate gpu logs`.
 #[derive(Args)]
 pub struct LogsArgs {
@@ -138,6 +149,16 @@ pub fn order(word: &str, args: &OrderArgs) -> ExitCode {
             };
             print(&format!("{word} {}: {outcome}\n", args.model))
         }
+        Err(code) => code,
+    }
+}
+
+/// Gives an order about a device; `word` is its last part of the path.
+pub fn order_device(word: &str, args: &DeviceArgs) -> ExitCode {
+    let device = utf8_percent_encode(&args.device, NON_ALPHANUMERIC);
+    let path = format!("/gpu/devices/{device}/{word}");
+    match answer(args.place.ask("POST", &path)) {
+        Ok(_) => print(&format!("{word} {}: accepted\n", args.device)),
         Err(code) => code,
     }
 }
@@ -191,13 +212,14 @@ fn tables(report: &Value) -> String {
     };
     for device in report["devices"].as_array().into_iter().flatten() {
         lines.push(format!(
-            "{:<24} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "{:<24} {:>9} {:>9} {:>9} {:>9} {:>9} {}",
             device["id"].as_str().unwrap_or("?"),
             mib(&device["total_mib"]),
             mib(&device["used_mib"]),
             mib(&device["leased_mib"]),
             mib(&device["outside_mib"]),
             mib(&device["free_mib"]),
+            device["closed"].as_str().unwrap_or(""),
         ));
     }
     lines.push(format!(

@@ -10,6 +10,44 @@ use crate::support::gpu_host::{
 };
 use crate::support::{Node, eventually};
 
+#[tokio::test]
+async fn a_drained_device_gets_no_load_and_pins_and_closed_devices_outlast_the_gateway() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = "{ name: sim0, total_mib: 24000 }";
+    let two = format!("{one}, {{ name: sim1, total_mib: 24000 }}");
+    let text = host(dir.path(), &[model("m", 16_000, "", "")]).replace(one, &two);
+    let mut node = Node::start(&text).await;
+    serve(&node, "m").await;
+    let device = |slot: &Value| slot["leases"][0]["device"].as_str().unwrap().to_owned();
+    let first = device(&becomes(&node, "m", "ready").await);
+    let path = |word: &str| format!("/gpu/devices/{first}/{word}");
+    assert_eq!(post_admin(&node, &path("drain")).await.status, 200);
+    becomes(&node, "m", "cold").await;
+    serve(&node, "m").await;
+    let second = device(&becomes(&node, "m", "ready").await);
+    assert_ne!(second, first);
+    assert_eq!(post_admin(&node, "/gpu/models/m/pin").await.status, 200);
+    node.signal("TERM");
+    node.ended().await;
+    node.start_again().await;
+    // Nothing asks for it: it is loaded because it is pinned.
+    let again = becomes(&node, "m", "ready").await;
+    assert_eq!(device(&again), second);
+    let closed = async |node: &Node| {
+        let report = gpu(node).await;
+        let devices = report["devices"].as_array().unwrap().iter();
+        let mut own = devices.filter(|device| device["id"] == *first);
+        own.next().unwrap()["closed"].clone()
+    };
+    assert_eq!(closed(&node).await, "draining");
+    assert_eq!(post_admin(&node, &path("cordon")).await.status, 200);
+    assert_eq!(closed(&node).await, "cordoned");
+    assert_eq!(post_admin(&node, &path("uncordon")).await.status, 200);
+    assert_eq!(closed(&node).await, Value::Null);
+    let unknown = post_admin(&node, "/gpu/devices/GPU-none/drain").await;
+    assert_eq!(unknown.status, 404, "{}", unknown.text());
+}
+
 async fn slots(node: &Node, model: &str) -> Vec<Value> {
     let report = gpu(node).await;
     let slots = report["slots"].as_array().unwrap().iter();

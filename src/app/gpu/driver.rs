@@ -41,6 +41,7 @@ use super::orphans::{remove_old_logs, sweep_orphans};
 use super::outlets::{Post, ReportOutlets, SetupLine, post_reports};
 use super::settings::{EstimateFacts, EstimatedHost};
 use super::slot_run::SlotRun;
+use super::standing_orders::StandingOrders;
 use super::view::GpuBoard;
 use crate::app::reload::ConfigStatus;
 use crate::gpu::process::{
@@ -49,7 +50,7 @@ use crate::gpu::process::{
 use crate::gpu::{CgroupChoice, GpuConfig, HostLedger, HostMonitor, HostReading, MeasuredStore};
 use crate::state::Shared;
 use crate::upstream::{ColdSignal, ModelRuntime};
-pub(super) use orders::HostOrder;
+pub(super) use orders::{HostCommand, HostOrder};
 
 /// Messages that may wait for the driver.
 const MESSAGES_MAX: usize = 1024;
@@ -124,6 +125,8 @@ pub(super) struct Driver {
     /// Changes of the ledger.
     changes: LedgerQueue,
     unreleased: UnreleasedLeases,
+    /// Orders that outlast the gateway.
+    standing: StandingOrders,
     /// Models whose requests are refused, because no load can serve them.
     rejected: BTreeSet<ModelId>,
     reading: Arc<HostReading>,
@@ -171,6 +174,7 @@ impl Driver {
             claims: OwnClaims::default(),
             changes: LedgerQueue::new(),
             unreleased: UnreleasedLeases::default(),
+            standing: StandingOrders::read(&parts.state_dir),
             rejected: BTreeSet::new(),
             reading: Arc::default(),
             stale_devices: 0,

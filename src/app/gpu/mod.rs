@@ -18,6 +18,7 @@ mod reports;
 mod settings;
 mod sleep;
 mod slot_run;
+mod standing_orders;
 mod start;
 mod view;
 

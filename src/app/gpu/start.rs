@@ -13,10 +13,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::driver::{Driver, DriverParts, HostOrder};
+use super::driver::{Driver, DriverParts, HostCommand, HostOrder};
 use super::ending::HostEnding;
 use super::view::{GpuBoard, SlotFacts};
-use crate::admin::{GpuControlError, GpuControls, GpuOrder, OrderOutcome};
+use crate::admin::{DeviceOrder, GpuControlError, GpuControls, GpuOrder, OrderOutcome};
 use crate::app::reload::ConfigStatus;
 use crate::config::Config;
 use crate::gpu::process::{InstanceId, LogReader, log_directory, log_file};
@@ -145,10 +145,8 @@ impl GpuControls for HostControls {
         };
         let id: ModelId = spec.id.clone();
         let command = command(order, id.clone());
-        let busy = || {
-            GpuControlError::Unavailable("the GPU host takes no order now; try again".to_owned())
-        };
         let (done, is_done) = oneshot::channel();
+        let command = HostCommand::Model(command);
         let sent = self.orders.try_send(HostOrder { command, done });
         sent.map_err(|_| busy())?;
         if wait.is_zero() {
@@ -163,6 +161,18 @@ impl GpuControls for HostControls {
         reached.await.unwrap_or(Ok(OrderOutcome::NotReached))
     }
 
+    async fn order_device(&self, device: &str, order: DeviceOrder) -> Result<(), GpuControlError> {
+        let Some(id) = self.board.device(device) else {
+            let text = format!("`{device}` is no device of this host; `GET /gpu` lists their ids");
+            return Err(GpuControlError::NotFound(text));
+        };
+        let (done, is_done) = oneshot::channel();
+        let command = HostCommand::Device(id, order);
+        let sent = self.orders.try_send(HostOrder { command, done });
+        sent.map_err(|_| busy())?;
+        is_done.await.map_err(|_| busy())
+    }
+
     async fn log(&self, instance: &str, lines: usize) -> Result<String, GpuControlError> {
         let none = || {
             GpuControlError::NotFound(format!(
@@ -175,6 +185,10 @@ impl GpuControls for HostControls {
         let read = read.await.map_err(|_| none())?.map_err(|_| none())?;
         Ok(String::from_utf8_lossy(&read).into_owned())
     }
+}
+
+fn busy() -> GpuControlError {
+    GpuControlError::Unavailable("the GPU host takes no order now; try again".to_owned())
 }
 
 fn command(order: GpuOrder, id: ModelId) -> PoolCommand {

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use infergate_core::vram::{DeviceShare, FreeMemory, LoadKind, ModelDetails, SlotDetails, SlotId};
+use infergate_core::vram::{
+    DeviceId, DeviceShare, FreeMemory, HostTime, LoadKind, ModelDetails, SlotDetails, SlotId,
+};
 use infergate_core::{Millis, ModelId};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::settings::EstimateFacts;
-use crate::gpu::HostReading;
+use super::standing_orders::DeviceClosure;
+use crate::gpu::{HostReading, ReadDevice};
 use crate::telemetry::host_time;
 
 /// Problem of devices whose thread waits for the driver.
@@ -56,6 +59,8 @@ pub(super) struct GpuBoard {
 #[derive(Default)]
 struct BoardContent {
     reading: Arc<HostReading>,
+    /// Devices that take no load by order.
+    closed: BTreeMap<DeviceId, DeviceClosure>,
     slots: Vec<SlotFacts>,
     models: Vec<ModelDetails>,
     waiting: Vec<WaitingFacts>,
@@ -69,13 +74,14 @@ struct BoardContent {
 impl GpuBoard {
     pub fn publish(
         &self,
-        reading: Arc<HostReading>,
+        (reading, closed): (Arc<HostReading>, BTreeMap<DeviceId, DeviceClosure>),
         slots: Vec<SlotFacts>,
         models: Vec<ModelDetails>,
         waiting: Vec<WaitingFacts>,
     ) {
         let mut content = self.content.lock();
         content.reading = reading;
+        content.closed = closed;
         content.slots = slots;
         content.models = models;
         content.waiting = waiting;
@@ -139,30 +145,22 @@ impl GpuBoard {
         *content.adoptions.entry(model.clone()).or_default() += 1;
     }
 
+    /// Returns the device of an id; none where the host has none.
+    pub fn device(&self, id: &str) -> Option<DeviceId> {
+        let content = self.content.lock();
+        let mut devices = content.reading.devices.iter();
+        let found = devices.find(|it| it.view.info.id.as_str() == id);
+        found.map(|it| it.view.info.id.clone())
+    }
+
     /// Returns devices, leases and slots as `GET /gpu` shows them.
     pub fn report(&self) -> Value {
         let content = self.content.lock();
         let now = host_time();
-        let devices = content.reading.devices.iter().map(|device| {
-            let info = &device.view.info;
-            let sample = device.view.sample.as_ref();
-            let free = match device.account_at(now).free {
-                FreeMemory::Known(mib) => Some(mib),
-                FreeMemory::Unknown(_) => None,
-            };
-            json!({
-                "id": info.id.as_str(),
-                "index": info.index,
-                "name": info.name,
-                "total_mib": info.total_mib,
-                "reserve_mib": device.view.reserve_mib,
-                "used_mib": sample.and_then(|it| it.used_mib),
-                "sample_age_ms": sample.map(|it| now.since(it.taken_at).0),
-                "leased_mib": device.account.leased_mib,
-                "outside_mib": device.account.outside_mib,
-                "over_lease_mib": device.account.over_lease_mib,
-                "free_mib": free,
-            })
+        let devices = content.reading.devices.iter();
+        let devices = devices.map(|it| {
+            let closed = content.closed.get(&it.view.info.id).copied();
+            shown_device(it, closed, now)
         });
         let slots = content.slots.iter().map(|facts| {
             let shares = facts.shares.iter();
@@ -210,6 +208,30 @@ impl GpuBoard {
             "problem": problem,
         })
     }
+}
+
+fn shown_device(device: &ReadDevice, closed: Option<DeviceClosure>, now: HostTime) -> Value {
+    let info = &device.view.info;
+    let sample = device.view.sample.as_ref();
+    let free = match device.account_at(now).free {
+        FreeMemory::Known(mib) => Some(mib),
+        FreeMemory::Unknown(_) => None,
+    };
+    json!({
+        "id": info.id.as_str(),
+        "index": info.index,
+        "name": info.name,
+        "total_mib": info.total_mib,
+        "reserve_mib": device.view.reserve_mib,
+        "used_mib": sample.and_then(|it| it.used_mib),
+        "sample_age_ms": sample.map(|it| now.since(it.taken_at).0),
+        "leased_mib": device.account.leased_mib,
+        "outside_mib": device.account.outside_mib,
+        "over_lease_mib": device.account.over_lease_mib,
+        "free_mib": free,
+        "utilization_percent": sample.and_then(|it| it.utilization_percent),
+        "closed": closed.map(DeviceClosure::name),
+    })
 }
 
 fn shown_model(model: &ModelDetails, estimate: Option<&EstimateFacts>) -> Value {

@@ -63,6 +63,8 @@ pub enum PoolCommand {
     Pin(ModelId),
     /// Take back [`PoolCommand::Pin`].
     Unpin(ModelId),
+    /// Stop each slot that has memory of a device, once its requests have ended.
+    DrainDevice(DeviceId),
     /// Load nothing more, and stop each model once its requests have ended; pinned ones last.
     DrainNode,
 }
@@ -267,6 +269,7 @@ impl ModelPool {
             PoolCommand::Unpin(model) => {
                 self.with_model(&model, |record| record.is_pinned_by_command = false);
             }
+            PoolCommand::DrainDevice(device) => self.drain_device(&device, at),
             PoolCommand::DrainNode => self.is_draining = true,
         }
         self.finish(at)

@@ -31,6 +31,7 @@ impl Driver {
             self.configure();
         }
         self.set_devices();
+        self.drain_devices();
         self.look_at_memory();
         self.look_at_sleepers();
         self.look_at_peaks();
@@ -54,7 +55,7 @@ impl Driver {
         }
     }
 
-    fn set_devices(&mut self) {
+    pub(super) fn set_devices(&mut self) {
         let now = host_time();
         if self.reading.devices.is_empty() && self.reading.problem.is_some() {
             // Nothing was read yet: no word that a device is gone.
@@ -74,7 +75,11 @@ impl Driver {
                 host.is_own(&lease.holder) || own.iter().any(|it| it.id == lease.group)
             };
             let own_mib = leases.filter(is_own).map(|it| it.mib).sum();
-            PoolDevice::of(&device.view, &device.account_at(now), own_mib)
+            let own = PoolDevice::of(&device.view, &device.account_at(now), own_mib);
+            PoolDevice {
+                is_open: own.is_open && self.standing.closure(&own.id).is_none(),
+                ..own
+            }
         });
         let devices = devices.collect();
         self.take_claims();

@@ -70,7 +70,7 @@ impl Driver {
     pub(super) fn take_settings(&mut self, settings: EstimatedHost) -> Vec<Action> {
         let is_stale = self.estimating.take().unwrap_or(false);
         self.show_estimates(settings.estimates);
-        let actions = self.pool.set_config(settings.pool, self.moment());
+        let mut actions = self.pool.set_config(settings.pool, self.moment());
         match is_stale {
             true => self.estimate(),
             // What the pool has said of a model holds until it has heard that the model is gone.
@@ -78,6 +78,7 @@ impl Driver {
                 let models = &self.models;
                 self.outlooks.retain(|id, _| models.contains_key(id));
                 self.rejected.retain(|id| models.contains_key(id));
+                actions.extend(self.pin_again());
             }
         }
         actions

@@ -81,8 +81,10 @@ impl Driver {
                 .unserved_since
                 .map_or(Millis::ZERO, |it| now.since(it)),
         });
+        let devices = self.reading.devices.iter().map(|it| &it.view.info.id);
+        let closed = devices.filter_map(|id| Some((id.clone(), self.standing.closure(id)?)));
         self.parts.board.publish(
-            Arc::clone(&self.reading),
+            (Arc::clone(&self.reading), closed.collect()),
             slots.collect(),
             self.pool.model_details(now),
             waiting.collect(),

@@ -8,6 +8,7 @@ use super::record::{DeviceScope, ModelRecord, SlotRecord};
 use super::{ModelPool, PoolMoment, slot_id};
 use crate::model::KeepLoaded;
 use crate::vram::backoff::BackoffState;
+use crate::vram::device::DeviceId;
 use crate::vram::evict::WaitReason;
 use crate::vram::fit::{DeviceRoom, Placement, PlacementRequest, place};
 use crate::vram::load_time::ReadyEstimate;
@@ -137,12 +138,27 @@ impl ModelPool {
             .get(model)
             .map_or(0, |record| record.slots.len());
         for number in 0..slots {
-            let id = slot_id(model, number);
-            if let Some(record) = self.slot_mut(&id) {
-                record.must_unload |= record.slot.state() == SlotState::Acquiring(LoadKind::Wake);
-            }
-            self.stop(&id, reason, at);
+            self.unload_slot(&slot_id(model, number), reason, at);
         }
+    }
+
+    /// Ends the service of each slot that has memory of a device.
+    pub(super) fn drain_device(&mut self, device: &DeviceId, at: PoolMoment) {
+        let there = self.slots_where(|record| {
+            let mut shares = record.share_of_each();
+            shares.any(|share| share.device == *device)
+        });
+        let there: Vec<SlotId> = there.map(|(id, _)| id).collect();
+        for id in there {
+            self.unload_slot(&id, DrainReason::Operator, at);
+        }
+    }
+
+    fn unload_slot(&mut self, id: &SlotId, reason: DrainReason, at: PoolMoment) {
+        if let Some(record) = self.slot_mut(id) {
+            record.must_unload |= record.slot.state() == SlotState::Acquiring(LoadKind::Wake);
+        }
+        self.stop(id, reason, at);
     }
 
     /// Ends slots that were about to wake when their model was unloaded.
