@@ -144,9 +144,9 @@ mod tests {
         assert!(orders.note_device(&device, DeviceOrder::Drain));
         orders.write(dir.path());
         let read = StandingOrders::read(dir.path());
-        assert_eq!(read.pinned().collect::<Vec<_>>(), [m.clone()]);
+        assert_eq!(read.pinned().collect::<Vec<_>>(), std::slice::from_ref(&m));
         assert_eq!(read.closure(&device), Some(DeviceClosure::Draining));
-        assert_eq!(read.draining(), [device.clone()]);
+        assert_eq!(read.draining(), std::slice::from_ref(&device));
         let mut orders = read;
         assert!(orders.note(&PoolCommand::Unload(m)));
         assert!(orders.note_device(&device, DeviceOrder::Uncordon));
