@@ -137,6 +137,23 @@ async fn a_server_that_works_is_not_restarted_for_bad_probes_and_an_idle_one_is(
 }
 
 #[tokio::test]
+async fn a_long_load_is_no_time_without_progress_for_the_first_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = model("m", 8000, "", "").replace(
+        "\"--ttft-ms\", \"1\"",
+        "\"--load-secs\", \"6\", \"--ttft-ms\", \"8000\"",
+    );
+    let node = Node::start(&host(dir.path(), &[slow])).await;
+    // Its first check fails 11 s after the start of the process, 5 s after the request has come.
+    let (answer, ()) = tokio::join!(ask_as(&node, "", "m"), async {
+        let ready = becomes(&node, "m", "ready").await;
+        break_health(&ready).await;
+    });
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(slot(&node, "m").await["loads"], 1);
+}
+
+#[tokio::test]
 async fn a_busy_server_without_progress_is_restarted() {
     let dir = tempfile::tempdir().unwrap();
     let slow = model("m", 8000, "", "").replace("\"0\"", "\"20\"");

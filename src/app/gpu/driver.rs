@@ -41,7 +41,7 @@ use super::orphans::{remove_old_logs, sweep_orphans};
 use super::outlets::{Post, ReportOutlets, SetupLine, post_reports};
 use super::settings::{EstimateFacts, EstimatedHost};
 use super::slot_run::SlotRun;
-use super::standing_orders::StandingOrders;
+use super::standing_orders::StandingOrdersFile;
 use super::view::GpuBoard;
 use crate::app::reload::ConfigStatus;
 use crate::gpu::process::{
@@ -126,7 +126,7 @@ pub(super) struct Driver {
     changes: LedgerQueue,
     unreleased: UnreleasedLeases,
     /// Orders that outlast the gateway.
-    standing: StandingOrders,
+    standing: Arc<StandingOrdersFile>,
     /// Models whose requests are refused, because no load can serve them.
     rejected: BTreeSet<ModelId>,
     reading: Arc<HostReading>,
@@ -174,7 +174,7 @@ impl Driver {
             claims: OwnClaims::default(),
             changes: LedgerQueue::new(),
             unreleased: UnreleasedLeases::default(),
-            standing: StandingOrders::read(&parts.state_dir),
+            standing: StandingOrdersFile::open(&parts.state_dir),
             rejected: BTreeSet::new(),
             reading: Arc::default(),
             stale_devices: 0,

@@ -356,6 +356,7 @@ impl InstanceTask {
                 // A quick server was ready at the first look.
                 self.note_listening(progress).await;
                 progress.ready = Some(Arc::clone(&target));
+                progress.moved_at = Instant::now();
                 self.report(SlotEvent::Ready, NewsDetail::Ready(target))
                     .await;
             }
@@ -364,6 +365,7 @@ impl InstanceTask {
                     tracing::warn!(slot = %self.slot, reason, "a server did not {}", step.name());
                 }
                 progress.sleep = step.next(done.is_ok());
+                progress.moved_at = Instant::now();
                 let event = step.event(done.is_ok());
                 self.report(event, NewsDetail::None).await;
             }
@@ -473,7 +475,7 @@ struct LoadProgress {
     is_failing: bool,
     /// Bytes that had come from the server at the latest check.
     received: u64,
-    /// Moment of the latest progress.
+    /// Moment of the latest progress; that of readiness, or of the end of a sleep, before there is any.
     moved_at: Instant,
 }
 

@@ -3,10 +3,12 @@
 //! One small file, replaced whole. A file of another version, or one that cannot be read, counts as none.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use infergate_core::ModelId;
 use infergate_core::vram::{DeviceId, PoolCommand};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::DeviceOrder;
@@ -50,7 +52,7 @@ pub(super) struct StandingOrders {
 
 impl StandingOrders {
     /// Reads the orders in the state directory of a gateway.
-    pub fn read(state_dir: &Path) -> StandingOrders {
+    fn read(state_dir: &Path) -> StandingOrders {
         let path = state_dir.join(FOLDER).join(FILE);
         let read = state_dir::read(&path, BYTES_MAX).map_err(|error| error.to_string());
         let orders = read.and_then(|bytes| match bytes {
@@ -72,7 +74,7 @@ impl StandingOrders {
     }
 
     /// Writes the orders; blocks for as long as the disk takes.
-    pub fn write(&self, state_dir: &Path) {
+    fn write(&self, state_dir: &Path) {
         let orders = StandingOrders {
             version: VERSION,
             ..self.clone()
@@ -116,13 +118,44 @@ impl StandingOrders {
         self.devices.get(device.as_str()).copied()
     }
 
-    /// Returns the devices that models are to leave.
-    pub fn draining(&self) -> Vec<DeviceId> {
+    /// Returns the devices that are closed.
+    pub fn closed(&self) -> impl Iterator<Item = (DeviceId, DeviceClosure)> {
         let devices = self.devices.iter();
-        let draining = devices.filter(|(_, closure)| **closure == DeviceClosure::Draining);
-        draining
-            .map(|(id, _)| DeviceId::from(id.as_str()))
-            .collect()
+        devices.map(|(id, closure)| (DeviceId::from(id.as_str()), *closure))
+    }
+}
+
+/// Orders that stand, with the file that keeps them.
+#[derive(Debug)]
+pub(super) struct StandingOrdersFile {
+    state_dir: PathBuf,
+    /// Held for one look or change.
+    orders: Mutex<StandingOrders>,
+    /// Held while the file is written, so that the latest orders are on the disk last.
+    writing: Mutex<()>,
+}
+
+impl StandingOrdersFile {
+    /// Reads the orders in the state directory of a gateway.
+    pub fn open(state_dir: &Path) -> Arc<StandingOrdersFile> {
+        Arc::new(StandingOrdersFile {
+            orders: Mutex::new(StandingOrders::read(state_dir)),
+            writing: Mutex::default(),
+            state_dir: state_dir.to_owned(),
+        })
+    }
+
+    /// Returns what `look` makes of the orders.
+    pub fn with<T>(&self, look: impl FnOnce(&mut StandingOrders) -> T) -> T {
+        look(&mut self.orders.lock())
+    }
+
+    /// Writes the present orders; blocks for as long as the disk takes.
+    pub fn keep(&self) {
+        let writing = self.writing.lock();
+        let orders = self.orders.lock().clone();
+        orders.write(&self.state_dir);
+        drop(writing);
     }
 }
 
@@ -140,13 +173,14 @@ mod tests {
         assert!(!orders.note(&PoolCommand::Pin(m.clone())), "once");
         assert!(!orders.note(&PoolCommand::Load(m.clone())));
         assert!(orders.note_device(&device, DeviceOrder::Cordon));
-        assert!(orders.draining().is_empty());
         assert!(orders.note_device(&device, DeviceOrder::Drain));
-        orders.write(dir.path());
+        let file = StandingOrdersFile::open(dir.path());
+        file.with(|it| *it = orders);
+        file.keep();
         let read = StandingOrders::read(dir.path());
         assert_eq!(read.pinned().collect::<Vec<_>>(), std::slice::from_ref(&m));
         assert_eq!(read.closure(&device), Some(DeviceClosure::Draining));
-        assert_eq!(read.draining(), std::slice::from_ref(&device));
+        assert_eq!(read.closed().count(), 1);
         let mut orders = read;
         assert!(orders.note(&PoolCommand::Unload(m)));
         assert!(orders.note_device(&device, DeviceOrder::Uncordon));

@@ -150,6 +150,7 @@ impl GpuControls for HostControls {
         let sent = self.orders.try_send(HostOrder { command, done });
         sent.map_err(|_| busy())?;
         if wait.is_zero() {
+            is_done.await.map_err(|_| busy())?;
             return Ok(OrderOutcome::Accepted);
         }
         let reached = timeout(wait, async {

@@ -65,6 +65,8 @@ pub enum PoolCommand {
     Unpin(ModelId),
     /// Stop each slot that has memory of a device, once its requests have ended.
     DrainDevice(DeviceId),
+    /// End each slot that sleeps on a device: it could not wake there, and is loaded elsewhere.
+    EndSleepers(DeviceId),
     /// Load nothing more, and stop each model once its requests have ended; pinned ones last.
     DrainNode,
 }
@@ -269,7 +271,10 @@ impl ModelPool {
             PoolCommand::Unpin(model) => {
                 self.with_model(&model, |record| record.is_pinned_by_command = false);
             }
-            PoolCommand::DrainDevice(device) => self.drain_device(&device, at),
+            PoolCommand::DrainDevice(device) => self.drain_device(&device, |_| true, at),
+            PoolCommand::EndSleepers(device) => {
+                self.drain_device(&device, |state| state == SlotState::Asleep, at);
+            }
             PoolCommand::DrainNode => self.is_draining = true,
         }
         self.finish(at)

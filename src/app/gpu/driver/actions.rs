@@ -113,6 +113,7 @@ impl Driver {
             return self.grow(slot, life, group, shares);
         }
         run.shares.clone_from(&shares);
+        run.grown = None;
         let id = InstanceId::new(&slot.to_string(), fastrand::u32(..));
         self.begin_life(&slot, id.ok());
         let (ledger, reading) = (Arc::clone(&self.parts.ledger), Arc::clone(&self.reading));
@@ -224,6 +225,7 @@ impl Driver {
             return;
         };
         run.shares.clear();
+        run.grown = None;
         run.is_awaited = false;
         if let Some(group) = run.group.take() {
             self.release_group(slot, group);

@@ -31,7 +31,7 @@ impl Driver {
             self.configure();
         }
         self.set_devices();
-        self.drain_devices();
+        self.empty_closed_devices();
         self.look_at_memory();
         self.look_at_sleepers();
         self.look_at_peaks();
@@ -77,7 +77,7 @@ impl Driver {
             let own_mib = leases.filter(is_own).map(|it| it.mib).sum();
             let own = PoolDevice::of(&device.view, &device.account_at(now), own_mib);
             PoolDevice {
-                is_open: own.is_open && self.standing.closure(&own.id).is_none(),
+                is_open: own.is_open && self.standing.with(|it| it.closure(&own.id)).is_none(),
                 ..own
             }
         });

@@ -82,7 +82,8 @@ impl Driver {
                 .map_or(Millis::ZERO, |it| now.since(it)),
         });
         let devices = self.reading.devices.iter().map(|it| &it.view.info.id);
-        let closed = devices.filter_map(|id| Some((id.clone(), self.standing.closure(id)?)));
+        let closed =
+            devices.filter_map(|id| Some((id.clone(), self.standing.with(|it| it.closure(id))?)));
         self.parts.board.publish(
             (Arc::clone(&self.reading), closed.collect()),
             slots.collect(),

@@ -142,11 +142,16 @@ impl ModelPool {
         }
     }
 
-    /// Ends the service of each slot that has memory of a device.
-    pub(super) fn drain_device(&mut self, device: &DeviceId, at: PoolMoment) {
+    /// Ends the service of each slot that has memory of a device and is in a state that `leaves`.
+    pub(super) fn drain_device(
+        &mut self,
+        device: &DeviceId,
+        leaves: impl Fn(SlotState) -> bool,
+        at: PoolMoment,
+    ) {
         let there = self.slots_where(|record| {
             let mut shares = record.share_of_each();
-            shares.any(|share| share.device == *device)
+            leaves(record.slot.state()) && shares.any(|share| share.device == *device)
         });
         let there: Vec<SlotId> = there.map(|(id, _)| id).collect();
         for id in there {
