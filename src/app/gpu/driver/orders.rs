@@ -9,7 +9,7 @@ use super::Driver;
 use crate::admin::DeviceOrder;
 use crate::app::gpu::standing_orders::DeviceClosure;
 
-/// What an order is about.
+/// Subject of an order, with the order.
 pub(in crate::app::gpu) enum HostCommand {
     /// A model.
     Model(PoolCommand),
