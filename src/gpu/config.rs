@@ -430,7 +430,7 @@ impl SimulatedCard {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CgroupChoice {
-    /// One for each instance, if the system lets the gateway make them.
+    /// Where the gateway may make one.
     #[default]
     Auto,
     /// None.
