@@ -252,3 +252,22 @@ async fn a_reload_restarts_only_the_model_whose_process_changed() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn an_order_before_the_estimates_are_made_is_carried_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = dir.path().join("files");
+    std::fs::create_dir(&files).unwrap();
+    for nth in 0..4000 {
+        std::fs::write(files.join(format!("{nth}")), "").unwrap();
+    }
+    // The sizes of all these are asked for before the pool has a model.
+    let path = format!(", model_path: {}", files.display());
+    let mut models: Vec<String> = (0..20)
+        .map(|nth| model(&format!("slow{nth}"), 100, &path, ""))
+        .collect();
+    models.push(model("m", 100, "", ""));
+    let node = Node::start(&host(dir.path(), &models)).await;
+    order(&node, "m", "load").await;
+    becomes(&node, "m", "ready").await;
+}

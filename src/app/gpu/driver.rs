@@ -118,6 +118,8 @@ pub(super) struct Driver {
     retired: Vec<Arc<ModelRuntime>>,
     /// Estimates are being made, and whether the configuration has changed since.
     estimating: Option<bool>,
+    /// Orders for models whose estimates are being made.
+    early_orders: Vec<HostOrder>,
     files: FileBook,
     outlooks: BTreeMap<ModelId, ReadyOutlook>,
     estimates: BTreeMap<ModelId, EstimateFacts>,
@@ -168,6 +170,7 @@ impl Driver {
             models: BTreeMap::new(),
             retired: Vec::new(),
             estimating: None,
+            early_orders: Vec::new(),
             files: FileBook::default(),
             outlooks: BTreeMap::new(),
             estimates: BTreeMap::new(),
@@ -279,7 +282,11 @@ impl Driver {
         let actions = match message {
             Message::News(news) => self.take_news(news),
             Message::Leased { slot, life, result } => self.take_lease(&slot, life, result),
-            Message::Configured(settings) => self.take_settings(*settings),
+            Message::Configured(settings) => {
+                let actions = self.take_settings(*settings);
+                self.perform(actions);
+                return self.take_early_orders();
+            }
             Message::SetUp(line) => {
                 self.outlets.send_report(&line);
                 return;

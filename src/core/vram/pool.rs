@@ -71,6 +71,25 @@ pub enum PoolCommand {
     DrainNode,
 }
 
+impl PoolCommand {
+    /// Returns the model that the order is for; `None` where it is for a device or the node.
+    pub fn model(&self) -> Option<&ModelId> {
+        match self {
+            PoolCommand::Load(model)
+            | PoolCommand::Unload(model)
+            | PoolCommand::Retry(model)
+            | PoolCommand::Restart(model)
+            | PoolCommand::Renew(model)
+            | PoolCommand::Pin(model)
+            | PoolCommand::Unpin(model) => Some(model),
+            PoolCommand::RestartSlot(slot) => Some(&slot.model),
+            PoolCommand::DrainDevice(_) | PoolCommand::EndSleepers(_) | PoolCommand::DrainNode => {
+                None
+            }
+        }
+    }
+}
+
 /// Moment of a call, with a random number for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolMoment {
@@ -243,7 +262,12 @@ impl ModelPool {
         self.finish(at)
     }
 
-    /// Performs an operator's order.
+    /// Returns whether the latest configuration has a model.
+    pub fn has_model(&self, model: &ModelId) -> bool {
+        self.models.get(model).is_some_and(|it| !it.is_removed)
+    }
+
+    /// Performs an operator's order. One for a model that is not configured has no effect.
     pub fn command(&mut self, command: PoolCommand, at: PoolMoment) -> Vec<Action> {
         match command {
             PoolCommand::Load(model) => {

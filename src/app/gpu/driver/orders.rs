@@ -9,6 +9,9 @@ use super::Driver;
 use crate::admin::DeviceOrder;
 use crate::app::gpu::standing_orders::DeviceClosure;
 
+/// Orders that may wait for the estimate of their model.
+const EARLY_ORDERS_MAX: usize = 64;
+
 /// Subject of an order, with the order.
 pub(in crate::app::gpu) enum HostCommand {
     /// A model.
@@ -26,6 +29,16 @@ pub(in crate::app::gpu) struct HostOrder {
 
 impl Driver {
     pub(super) fn take_order(&mut self, order: HostOrder) {
+        if self.parts.status.load().generation != self.generation {
+            self.configure();
+        }
+        if self.comes_early(&order) {
+            // One too many is dropped, and its operator told to try again.
+            if self.early_orders.len() < EARLY_ORDERS_MAX {
+                self.early_orders.push(order);
+            }
+            return;
+        }
         // An order finds the demand of now.
         self.look_at_demand();
         let stands = match order.command {
@@ -61,6 +74,22 @@ impl Driver {
             standing.keep();
             let _ = done.send(());
         });
+    }
+
+    /// Performs the orders that came before the pool knew their models.
+    pub(super) fn take_early_orders(&mut self) {
+        for order in std::mem::take(&mut self.early_orders) {
+            self.take_order(order);
+        }
+    }
+
+    /// Returns whether an order is for a model that the pool will know once its estimate is made.
+    fn comes_early(&self, order: &HostOrder) -> bool {
+        let HostCommand::Model(command) = &order.command else {
+            return false;
+        };
+        let model = command.model();
+        self.estimating.is_some() && model.is_some_and(|model| !self.pool.has_model(model))
     }
 
     /// Lets models leave the devices that are drained, also those that were loading when the order came, and ends those
