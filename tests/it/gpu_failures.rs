@@ -8,7 +8,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::support::gpu_host::{
-    CARD_MIB, ask_as, becomes, gpu, host, model, post_admin, serve, signal, slot,
+    CARD_MIB, ask_as, becomes, gpu, host, ledger, ledger_path, model, post_admin, serve, signal,
+    slot,
 };
 use crate::support::{Node, chat, eventually};
 
@@ -189,6 +190,85 @@ async fn another_program_that_takes_the_card_is_left_alone_and_loads_wait_for_it
     );
     drop(other);
     serve(&node, "m").await;
+}
+
+#[tokio::test]
+async fn a_pinned_model_without_room_is_named_and_loaded_once_there_is_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(&host(dir.path(), &[model("m", 16_000, "", "")])).await;
+    let other = OtherProgram::start(dir.path(), 10_000);
+    eventually("its memory is seen", async || {
+        (device(&node, "outside_mib").await >= 10_000).then_some(())
+    })
+    .await;
+    let pinned = post_admin(&node, "/gpu/models/m/pin").await;
+    assert_eq!(pinned.status, 200);
+    eventually("the want of room is shown", async || {
+        models(&node, "m").await["pinned_without_room_ms"].as_u64()
+    })
+    .await;
+    eventually("the log says so", async || {
+        let log = node.log();
+        log.contains("a pinned model has no room").then_some(())
+    })
+    .await;
+    drop(other);
+    becomes(&node, "m", "ready").await;
+    let shown = models(&node, "m").await["pinned_without_room_ms"].clone();
+    assert!(shown.is_null(), "{shown}");
+}
+
+#[tokio::test]
+async fn a_ledger_on_a_full_disk_grants_nothing_is_named_and_ready_models_serve_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let models = ["m", "other"].map(|id| model(id, 8000, "", ""));
+    let node = Node::start(&host(dir.path(), &models)).await;
+    serve(&node, "m").await;
+    // Each state is written to this file first.
+    let next = dir.path().join("ledger/next");
+    std::os::unix::fs::symlink("/dev/full", &next).unwrap();
+    let asked = ask_as(&node, "x-infergate-timeout-ms: 1000\r\n", "other").await;
+    assert_ne!(asked.status, 200);
+    eventually("the full disk is named", async || {
+        let problem = gpu(&node).await["problem"].clone();
+        problem
+            .as_str()?
+            .contains("No space left on device")
+            .then_some(())
+    })
+    .await;
+    let lines = node.log().matches("No space left on device").count();
+    assert_eq!(lines, 1, "{}", node.log());
+    serve(&node, "m").await;
+    assert_eq!(slot(&node, "other").await["state"], "cold");
+    std::fs::remove_file(&next).unwrap();
+    for name in ["other", "m"] {
+        serve(&node, name).await;
+    }
+    assert_eq!(slot(&node, "m").await["loads"], 1);
+}
+
+#[tokio::test]
+async fn leases_of_another_boot_hold_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = host(dir.path(), &[model("m", 16_000, "", "")]);
+    let holder = Node::start(&text).await;
+    serve(&holder, "m").await;
+    let path = ledger_path(dir.path());
+    let node = Node::start(&text.replace("id: m", "id: other")).await;
+    let pinned = post_admin(&holder, "/gpu/models/m/pin").await;
+    assert_eq!(pinned.status, 200);
+    let timeout = "x-infergate-timeout-ms: 1000\r\n";
+    assert_ne!(ask_as(&node, timeout, "other").await.status, 200);
+    // The same ledger, written before the host was started.
+    let mut former = ledger(dir.path());
+    former["boot_id"] = "another".into();
+    std::fs::write(&path, former.to_string()).unwrap();
+    eventually("its leases are gone", async || {
+        let leased = gpu(&node).await["devices"][0]["leased_mib"].as_u64()?;
+        (leased == 0).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -36,6 +36,7 @@ use super::ending::EndingOrders;
 use super::figures::HostFigures;
 use super::file_book::{FileBook, FileLook};
 use super::instance::{InstanceNews, InstanceOrder};
+use super::leases::LeaseRefusal;
 use super::ledger_queue::{LedgerQueue, UnreleasedLeases};
 use super::orphans::{remove_old_logs, sweep_orphans};
 use super::outlets::{Post, ReportOutlets, SetupLine, post_reports};
@@ -63,7 +64,7 @@ enum Message {
     Leased {
         slot: SlotId,
         life: u64,
-        result: Result<LeaseGroup, String>,
+        result: Result<LeaseGroup, LeaseRefusal>,
     },
     Configured(Box<EstimatedHost>),
     SetUp(Box<SetupLine>),
@@ -126,12 +127,16 @@ pub(super) struct Driver {
     claims: OwnClaims,
     /// Changes of the ledger.
     changes: LedgerQueue,
+    /// Problem of the ledger when memory was last sought.
+    ledger_problem: Option<String>,
     unreleased: UnreleasedLeases,
     /// Orders that outlast the gateway.
     standing: Arc<StandingOrdersFile>,
     /// Models whose requests are refused, because no load can serve them.
     rejected: BTreeSet<ModelId>,
     reading: Arc<HostReading>,
+    /// Pinned models whose want of room has been said.
+    unplaced_pins: BTreeSet<ModelId>,
     /// Devices without fresh figures at the last look.
     stale_devices: usize,
     sender: mpsc::Sender<Message>,
@@ -176,10 +181,12 @@ impl Driver {
             estimates: BTreeMap::new(),
             claims: OwnClaims::default(),
             changes: LedgerQueue::new(),
+            ledger_problem: None,
             unreleased: UnreleasedLeases::default(),
             standing: StandingOrdersFile::open(&parts.state_dir),
             rejected: BTreeSet::new(),
             reading: Arc::default(),
+            unplaced_pins: BTreeSet::new(),
             stale_devices: 0,
             sender,
             messages,
@@ -234,6 +241,7 @@ impl Driver {
             }
             self.look_at_age();
             self.look_at_drains();
+            self.look_at_pins();
             self.look_at_demand();
             self.look_at_ending();
             self.look_at_reports();

@@ -4,37 +4,47 @@ use std::collections::BTreeMap;
 
 use infergate_core::vram::{ClaimedNeed, DeviceShare, LeaseGroup, PlacementRequest};
 use infergate_core::{Millis, ModelId};
+use thiserror::Error;
 
 use crate::gpu::process::ProcessId;
-use crate::gpu::{HostLedger, HostReading};
+use crate::gpu::{HostLedger, HostReading, LedgerStoreError};
 
 /// Time from a renewal to the end of a claim of a gateway: three renewals.
 const CLAIM_TTL: Millis = Millis::from_secs(15);
 
+/// Reason why memory was not leased.
+#[derive(Debug, Error)]
+pub(super) enum LeaseRefusal {
+    /// Others have the memory, or its devices give none.
+    #[error("{0}")]
+    NoRoom(String),
+    /// The ledger cannot be read or written.
+    #[error("the ledger of device memory cannot be used: {0}")]
+    Ledger(LedgerStoreError),
+}
+
 /// Leases the shares of a slot, all or none, and reads them back. The gateway is their holder until a keeper is there.
 ///
 /// # Errors
-/// A sentence: there is no room any more, or the ledger cannot be used.
+/// [`LeaseRefusal`]: there is no room any more, or the ledger cannot be used.
 pub(super) fn acquire(
     ledger: &HostLedger,
     reading: &HostReading,
     (slot, priority): (&str, u8),
     shares: &[DeviceShare],
-) -> Result<LeaseGroup, String> {
+) -> Result<LeaseGroup, LeaseRefusal> {
     let holder = ledger.host().slot_holder(slot, std::process::id());
-    let holder = holder.map_err(|error| error.to_string())?;
+    let holder = holder.map_err(no_room)?;
     let views = reading.views();
     let acquired =
         ledger.change(|ledger, now| ledger.acquire(&holder, priority, shares, &views, now));
-    let acquired: Result<LeaseGroup, infergate_core::vram::AcquireError> =
-        acquired.map_err(|error| error.to_string())?;
-    let group = acquired.map_err(|error| error.to_string())?;
+    let group = acquired.map_err(LeaseRefusal::Ledger)?.map_err(no_room)?;
     match ledger.read() {
         Ok(read) if read.leases().iter().any(|lease| lease.group == group.id) => Ok(group),
-        Ok(_) => Err("the leases were released by another process".to_owned()),
+        Ok(_) => Err(no_room("the leases were released by another process")),
         // Nothing else would give them back: their holder lives.
         Err(error) => match release(ledger, &group) {
-            Ok(()) => Err(error.to_string()),
+            Ok(()) => Err(LeaseRefusal::Ledger(error)),
             Err(_) => Ok(group),
         },
     }
@@ -43,17 +53,20 @@ pub(super) fn acquire(
 /// Changes the leases of a slot to these shares, all or none.
 ///
 /// # Errors
-/// A sentence: there is no room any more, or the ledger cannot be used.
+/// [`LeaseRefusal`]: there is no room any more, or the ledger cannot be used.
 pub(super) fn resize(
     ledger: &HostLedger,
     reading: &HostReading,
     group: &LeaseGroup,
     shares: &[DeviceShare],
-) -> Result<(), String> {
+) -> Result<(), LeaseRefusal> {
     let views = reading.views();
     let resized = ledger.change(|ledger, now| ledger.resize(group, shares, &views, now));
-    let resized = resized.map_err(|error| error.to_string())?;
-    resized.map_err(|error| error.to_string())
+    resized.map_err(LeaseRefusal::Ledger)?.map_err(no_room)
+}
+
+fn no_room(reason: impl ToString) -> LeaseRefusal {
+    LeaseRefusal::NoRoom(reason.to_string())
 }
 
 /// Marks the memory of a slot as risen to its height: memory of others is told from it by its lease from then on.

@@ -67,6 +67,7 @@ struct BoardContent {
     loads: BTreeMap<ModelId, u64>,
     wakes: BTreeMap<ModelId, u64>,
     estimates: BTreeMap<ModelId, EstimateFacts>,
+    ledger_problem: Option<String>,
     /// Processes of former gateways that were taken over.
     adoptions: BTreeMap<ModelId, u64>,
 }
@@ -140,6 +141,10 @@ impl GpuBoard {
         self.content.lock().estimates = estimates;
     }
 
+    pub fn set_ledger_problem(&self, problem: Option<String>) {
+        self.content.lock().ledger_problem = problem;
+    }
+
     pub fn count_adoption(&self, model: &ModelId) {
         let mut content = self.content.lock();
         *content.adoptions.entry(model.clone()).or_default() += 1;
@@ -199,6 +204,7 @@ impl GpuBoard {
         });
         let is_stale = content.reading.devices.iter().any(|it| it.is_stale(now));
         let problem = content.reading.problem.clone();
+        let problem = problem.or_else(|| content.ledger_problem.clone());
         let problem = problem.or_else(|| is_stale.then(|| NO_ANSWER.to_owned()));
         json!({
             "devices": devices.collect::<Vec<_>>(),
@@ -251,6 +257,7 @@ fn shown_model(model: &ModelDetails, estimate: Option<&EstimateFacts>) -> Value 
         "arrivals_per_sec": demand.arrivals_per_sec,
         "priority": demand.priority,
         "pinned": model.is_pinned,
+        "pinned_without_room_ms": model.unplaced.map(|it| it.0),
         "restarting": model.is_restarting,
         "broken": model.is_broken,
         "backoff_ms": model.backoff.map(|it| it.0),

@@ -51,11 +51,8 @@ impl Driver {
                 life,
                 shares,
                 priority,
-                reason,
-            } => {
-                tracing::info!(%slot, reason = reason.name(), "a model is loaded");
-                self.acquire(slot, life, shares, priority);
-            }
+                ..
+            } => self.acquire(slot, life, shares, priority),
             Action::Release(slot) => self.release(&slot),
             Action::Start { slot, life, shares } => self.start(slot, life, shares),
             Action::Open(slot) => {

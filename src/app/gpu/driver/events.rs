@@ -6,7 +6,7 @@ use infergate_core::vram::{Action, LeaseGroup, ServerActivity, SlotEvent, SlotId
 
 use super::Driver;
 use crate::app::gpu::instance::{InstanceNews, NewsDetail};
-use crate::app::gpu::leases;
+use crate::app::gpu::leases::{self, LeaseRefusal};
 
 impl Driver {
     /// Takes the answer of the ledger. A grant that comes too late goes back: nothing else would release it.
@@ -14,7 +14,7 @@ impl Driver {
         &mut self,
         slot: &SlotId,
         life: u64,
-        result: Result<LeaseGroup, String>,
+        result: Result<LeaseGroup, LeaseRefusal>,
     ) -> Vec<Action> {
         let present = self.pool.slot_state(slot);
         let is_awaited = present
@@ -33,10 +33,13 @@ impl Driver {
             let event = moment.of_lease((slot, id.as_deref()), result, shares);
             self.outlets.send_event(&event);
         }
+        self.note_ledger(&result);
         let event = match result {
             // A wake grows the leases that the slot has: what becomes of them is the slot's.
             Ok(group) if !is_awaited && self.has_group(slot, &group) => return Vec::new(),
             Ok(group) if is_awaited => {
+                let reason = self.pool.slot_reason(slot);
+                tracing::info!(%slot, reason, "a model is loaded");
                 let run = self.slots.entry(slot.clone()).or_default();
                 run.group = Some(group);
                 if let Some(grown) = run.grown.take() {
@@ -50,7 +53,7 @@ impl Driver {
                 return Vec::new();
             }
             Err(reason) => {
-                tracing::debug!(%slot, reason, "no memory was leased");
+                tracing::debug!(%slot, %reason, "no memory was leased");
                 if let Some(run) = self.slots.get_mut(slot) {
                     run.grown = None;
                 }
@@ -58,6 +61,25 @@ impl Driver {
             }
         };
         self.pool.slot_event(slot, life, event, self.moment())
+    }
+
+    /// Says once that the ledger cannot be used, and once that it can again.
+    fn note_ledger(&mut self, result: &Result<LeaseGroup, LeaseRefusal>) {
+        let problem = match result {
+            Err(refusal @ LeaseRefusal::Ledger(_)) => Some(refusal.to_string()),
+            Ok(_) | Err(LeaseRefusal::NoRoom(_)) => None,
+        };
+        if problem == self.ledger_problem {
+            return;
+        }
+        match &problem {
+            Some(problem) => {
+                tracing::warn!("{problem}: no model is loaded; ready models serve on");
+            }
+            None => tracing::info!("the ledger of device memory can be used again"),
+        }
+        self.parts.board.set_ledger_problem(problem.clone());
+        self.ledger_problem = problem;
     }
 
     pub(super) fn take_news(&mut self, news: InstanceNews) -> Vec<Action> {

@@ -1,11 +1,11 @@
 //! Looks at devices, demand and draining slots, and the time of the next one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use infergate_core::ModelId;
 use infergate_core::vram::{DeviceId, Lease, LeaseGroup, PoolDevice, SlotEvent, SlotId, SlotState};
+use infergate_core::{Millis, ModelId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -17,6 +17,8 @@ use crate::telemetry::host_time;
 const TICK: Duration = Duration::from_millis(250);
 /// The same while requests of a draining slot end.
 const DRAIN_TICK: Duration = Duration::from_millis(10);
+/// Time for which a pinned model may be without room before that is said: memory of others may be on its way back.
+const PIN_PATIENCE: Millis = Millis::from_secs(5);
 
 impl Driver {
     pub(super) fn take_reading(&mut self, readings: &mut watch::Receiver<Arc<HostReading>>) {
@@ -166,6 +168,22 @@ impl Driver {
     }
 
     /// Looks whether requests of draining slots have ended.
+    /// Says once for each time without room that a pinned model cannot be loaded.
+    pub(super) fn look_at_pins(&mut self) {
+        let now = self.parts.shared.clock.now();
+        let unplaced = self.pool.unplaced_pins(now);
+        let unplaced = unplaced.filter(|(_, since)| *since >= PIN_PATIENCE);
+        let unplaced: BTreeSet<ModelId> = unplaced.map(|(model, _)| model.clone()).collect();
+        for model in unplaced.difference(&self.unplaced_pins) {
+            tracing::warn!(
+                %model,
+                "a pinned model has no room: models pinned as urgently, or programs outside, have the memory; unpin one of \
+                 them, or give the model a smaller `priority`"
+            );
+        }
+        self.unplaced_pins = unplaced;
+    }
+
     pub(super) fn look_at_drains(&mut self) {
         let draining: Vec<SlotId> = self.draining().collect();
         for slot in draining {

@@ -135,7 +135,8 @@ impl Driver {
             self.changes.add(&mut self.tasks, move || {
                 let mut result = Err("nothing was tried".to_owned());
                 for shares in wanted {
-                    result = leases::resize(&ledger, &reading, &group, &shares).map(|()| shares);
+                    let resized = leases::resize(&ledger, &reading, &group, &shares);
+                    result = resized.map(|()| shares).map_err(|it| it.to_string());
                     if result.is_ok() {
                         break;
                     }

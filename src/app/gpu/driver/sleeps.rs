@@ -151,7 +151,7 @@ impl Driver {
             if let Err(reason) = leases::resize(&ledger, &reading, &group, &shares) {
                 tracing::warn!(
                     slot,
-                    reason,
+                    %reason,
                     "the leases of a model that sleeps stay as they were"
                 );
             }

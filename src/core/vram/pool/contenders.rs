@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use super::action::LoadReason;
 use super::record::{DeviceScope, ModelRecord, SlotRecord};
 use super::{ModelPool, slot_id};
 use crate::vram::contender::{ColdModel, Protection, Resident};
@@ -48,10 +49,16 @@ pub(super) enum Contender {
 }
 
 impl ModelPool {
-    /// Returns the contenders: models with waiters that nothing serves, or `only` one.
-    pub(super) fn contenders(&self, only: Option<&ModelId>, now: Millis) -> Contenders<'_> {
+    /// Returns the contenders: models with waiters that nothing serves, or `only` one that is loaded for a reason.
+    pub(super) fn contenders(
+        &self,
+        only: Option<(&ModelId, LoadReason)>,
+        now: Millis,
+    ) -> Contenders<'_> {
         let mut contenders = Contenders::default();
-        let only = only.map(|only| self.models.place(only));
+        let pin = only.filter(|(_, reason)| *reason == LoadReason::Pin);
+        let pin = pin.and_then(|(model, _)| self.models.get(model));
+        let only = only.map(|(model, _)| self.models.place(model));
         let places = match &only {
             Some(only) => only.as_slice(),
             None => self.models.waiting_places(),
@@ -77,19 +84,21 @@ impl ModelPool {
         // Without one that waits nothing is decided.
         if !contenders.cold.is_empty() {
             contenders.rooms = self.rooms(None, DeviceScope::Loadable);
-            self.add_residents(&mut contenders, now);
+            self.add_residents(&mut contenders, pin.map(|it| it.config.priority), now);
         }
         contenders
     }
 
-    fn add_residents<'a>(&'a self, contenders: &mut Contenders<'a>, now: Millis) {
+    /// Adds the slots with memory. Those pinned less urgently than a `pin` that has none are as any other.
+    fn add_residents<'a>(&'a self, contenders: &mut Contenders<'a>, pin: Option<u8>, now: Millis) {
         let leaving = self.leaving_devices();
         let places = self.models.active_places();
         contenders.residents.reserve(places.len());
         contenders.names.residents.reserve(places.len());
         for &place in places {
             let (_, model) = self.models.at(place);
-            let mut kept = match model.is_pinned() {
+            let yields = pin.is_some_and(|priority| priority < model.config.priority);
+            let mut kept = match model.is_pinned() && !yields {
                 true => model.kept(),
                 false => 0,
             };

@@ -43,6 +43,8 @@ pub struct ModelDetails {
     pub is_broken: bool,
     /// Pinned by the configuration or an operator.
     pub is_pinned: bool,
+    /// Time for which it is pinned and finds no room, not even by eviction; none where it has some.
+    pub unplaced: Option<Millis>,
     /// Slots restart, or are still to.
     pub is_restarting: bool,
     /// Reason why it is not ready although requests wait.
@@ -70,6 +72,17 @@ impl ModelPool {
         details
     }
 
+    /// Returns the reason of a slot's load, or of its drain; none without a process.
+    pub fn slot_reason(&self, slot: &SlotId) -> Option<&'static str> {
+        self.slot(slot)?.reason_name()
+    }
+
+    /// Returns the pinned models that find no room, not even by eviction, and for how long.
+    pub fn unplaced_pins(&self, now: Millis) -> impl Iterator<Item = (&ModelId, Millis)> {
+        let models = self.models.iter();
+        models.filter_map(move |(id, model)| Some((id, model.unplaced(now)?)))
+    }
+
     /// Returns the details of all models, in order.
     pub fn model_details(&self, now: Millis) -> Vec<ModelDetails> {
         let models = self.models.iter();
@@ -90,9 +103,17 @@ impl ModelRecord {
             backoff: until.map(|until| until.since(now)).filter(|it| it.0 > 0),
             is_broken: self.backoff.is_broken(),
             is_pinned: self.is_pinned(),
+            unplaced: self.unplaced(now),
             is_restarting,
             cold_reason: self.cold_reason,
         }
+    }
+}
+
+impl ModelRecord {
+    fn unplaced(&self, now: Millis) -> Option<Millis> {
+        let since = self.unplaced_since.filter(|_| self.is_pinned())?;
+        Some(now.since(since))
     }
 }
 

@@ -122,14 +122,28 @@ impl ModelPool {
         for (reason, _, _, model) in due {
             // What comes behind would take the room.
             let started = self.load_one(&model, reason, at);
-            if reason == LoadReason::Restart {
-                is_news |= self.note_room(&model, started != LoadStart::NoRoom);
+            match reason {
+                LoadReason::Restart => {
+                    is_news |= self.note_room(&model, started != LoadStart::NoRoom);
+                }
+                LoadReason::Pin => self.note_pin(&model, started == LoadStart::NoRoom, at.now),
+                _ => {}
             }
             if started == LoadStart::LimitReached {
                 break;
             }
         }
         is_news
+    }
+
+    /// Notes since when a pinned model finds no room, not even by eviction.
+    fn note_pin(&mut self, id: &ModelId, has_no_room: bool, now: Millis) {
+        self.with_model(id, |model| {
+            model.unplaced_since = match has_no_room {
+                true => Some(model.unplaced_since.unwrap_or(now)),
+                false => None,
+            };
+        });
     }
 
     /// Takes orders and preloads for done whose load is under way; a load that was ordered is not given up.
@@ -160,7 +174,7 @@ impl ModelPool {
         reason: LoadReason,
         at: PoolMoment,
     ) -> LoadStart {
-        let mut contenders = self.contenders(Some(model), at.now);
+        let mut contenders = self.contenders(Some((model, reason)), at.now);
         let Some(cold) = contenders.cold.first_mut() else {
             return LoadStart::NoRoom;
         };
@@ -287,6 +301,7 @@ impl ModelPool {
             LoadKind::Wake => (model.asleep_slot()?, SlotEvent::WakeChosen),
         };
         let revision = model.config.revision;
+        model.unplaced_since = None;
         let record = &mut model.slots[number];
         record.reason = reason;
         record.is_requested = false;

@@ -175,6 +175,8 @@ pub(super) struct ModelRecord {
     pub preloads: bool,
     /// Load that a command asks for and that has not begun.
     pub is_requested: bool,
+    /// Moment since which it is pinned and finds no room.
+    pub unplaced_since: Option<Millis>,
     /// Loads that are due for slots that were restarted.
     pub replacements: u16,
     /// The latest of these found no room, not even by eviction.
@@ -206,6 +208,7 @@ impl ModelRecord {
             is_pinned_by_command: false,
             preloads: config.is_preloaded,
             is_requested: false,
+            unplaced_since: None,
             replacements: 0,
             has_no_room: false,
             superfluous_since: None,

@@ -414,6 +414,58 @@ fn a_lost_device_fails_its_slots_and_no_others() {
 }
 
 #[test]
+fn a_pin_without_its_device_takes_the_room_of_a_less_urgent_pin_and_of_no_other() {
+    for (lost, kept) in [("a", "b"), ("b", "a")] {
+        let mut config = small_config();
+        for (nth, name) in ["a", "b"].into_iter().enumerate() {
+            let model = config.models.get_mut(name).unwrap();
+            (model.is_pinned, model.priority) = (true, nth as u8 + 1);
+        }
+        let mut host = SimulatedHost::new(7, &[22_000, 22_000], config);
+        host.deliver_all();
+        host.load("a");
+        host.deliver_all();
+        host.load("b");
+        assert_eq!(host.state("b"), SlotState::Ready);
+        // The first one to load has the first card.
+        host.lose_device(usize::from(lost == "b"));
+        assert_eq!(host.state(lost), SlotState::Failed(FailedPhase::Killing));
+        host.end(lost);
+        host.event(lost, SlotEvent::MemoryReturned);
+        host.pass(Millis(1100));
+        let unplaced = |host: &SimulatedHost, name: &str| {
+            let mut details = host.pool.model_details(host.now).into_iter();
+            details.find(|it| it.model == id(name)).unwrap().unplaced
+        };
+        match lost {
+            "a" => {
+                assert_eq!(host.state(kept), SlotState::Draining(DrainReason::Victim));
+                host.deliver_all();
+                assert_eq!(
+                    host.state(kept),
+                    SlotState::Stopping(StopPhase::Terminating)
+                );
+                host.end(kept);
+                host.event(kept, SlotEvent::MemoryReturned);
+                host.deliver_all();
+                host.load(lost);
+            }
+            _ => assert_eq!(host.state(kept), SlotState::Ready),
+        }
+        host.pass(Millis::from_secs(2));
+        assert_eq!(host.state("a"), SlotState::Ready);
+        assert_eq!(host.state("b"), SlotState::Cold);
+        assert_eq!(unplaced(&host, "a"), None);
+        assert!(unplaced(&host, "b") >= Some(Millis::from_secs(2)));
+        host.recover_device(usize::from(lost == "b"));
+        host.deliver_all();
+        host.load("b");
+        assert_eq!(unplaced(&host, "b"), None);
+        assert_eq!(host.state("b"), SlotState::Ready);
+    }
+}
+
+#[test]
 fn a_new_revision_restarts_a_model_and_another_keep_alive_does_not() {
     let mut host = host();
     host.arrive("a");

@@ -733,8 +733,12 @@ impl SimulatedHost {
         assert!(self.open.remove(&slot));
         if reason == Some(DrainReason::Victim) {
             let has_other = self.open.iter().any(|other| other.model == slot.model);
+            let yields = challenger.as_ref().is_some_and(|challenger| {
+                self.is_pinned(&challenger.model)
+                    && self.priority(&challenger.model) < self.priority(&slot.model)
+            });
             assert!(
-                !self.is_pinned(&slot.model) || has_other,
+                !self.is_pinned(&slot.model) || has_other || yields,
                 "{slot} is pinned"
             );
             assert_ne!(challenger.map(|it| it.model), Some(slot.model.clone()));
@@ -751,6 +755,10 @@ impl SimulatedHost {
         let configured = self.config.models.get(model);
         configured.is_some_and(|model| model.is_pinned)
             || configured.is_some() && self.pinned.contains(model)
+    }
+
+    fn priority(&self, model: &ModelId) -> Option<u8> {
+        self.config.models.get(model).map(|model| model.priority)
     }
 
     /// Transitions come from the table, and a load ends early only where nothing waits for it.
