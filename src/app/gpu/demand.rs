@@ -166,7 +166,7 @@ impl ModelMemory {
 
     /// Takes the requests of a look for those of the former one. Of an account, the oldest round of permits is counted.
     ///
-    /// One that has gone at its deadline is remembered, unless permits were given meanwhile.
+    /// A request that has gone at its deadline is remembered, unless permits were given meanwhile.
     fn replace_waiting(
         &mut self,
         mut seen: Vec<SeenRequest>,

@@ -1,6 +1,6 @@
 //! Orders of operators that outlast the gateway: models that are pinned, devices that take no load.
 //!
-//! One small file, replaced whole. A file of another version, or one that cannot be read, counts as none.
+//! Kept in a small file, replaced whole. A file of another version, or one that cannot be read, counts as none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -264,7 +264,7 @@ impl<'a> Evictions<'a> {
     /// Returns the cheapest eviction after which a model fits: on one device, else over several.
     ///
     /// # Errors
-    /// There is none, or none that costs at most `cost_max`.
+    /// No eviction, or none that costs at most `cost_max`.
     pub fn cheapest(&mut self, model: &ColdModel, cost_max: f64) -> Result<Eviction, WaitReason> {
         self.load_secs = secs(model.load);
         if !model.growth.is_empty() {

@@ -391,7 +391,7 @@ impl Ledger {
     /// Replaces the claims of a process for its slots; one with an unchanged need keeps its place.
     ///
     /// # Errors
-    /// There are as many claims as there may be.
+    /// As many claims as may be.
     pub fn claim_for_slots(
         &mut self,
         needs: &[ClaimedNeed],

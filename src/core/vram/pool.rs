@@ -267,7 +267,7 @@ impl ModelPool {
         self.models.get(model).is_some_and(|it| !it.is_removed)
     }
 
-    /// Performs an operator's order. One for a model that is not configured has no effect.
+    /// Performs an operator's order; without effect for a model that is not configured.
     pub fn command(&mut self, command: PoolCommand, at: PoolMoment) -> Vec<Action> {
         match command {
             PoolCommand::Load(model) => {

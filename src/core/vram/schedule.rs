@@ -91,7 +91,7 @@ pub enum SwapStep {
         /// Reason.
         reason: SwapReason,
     },
-    /// Nothing loads now.
+    /// No load now.
     Wait,
 }
 

@@ -89,7 +89,7 @@ impl ModelPool {
         contenders
     }
 
-    /// Adds the slots with memory. Those pinned less urgently than a `pin` that has none are as any other.
+    /// Adds the slots with memory. Slots pinned less urgently than a `pin` that has none are as any other.
     fn add_residents<'a>(&'a self, contenders: &mut Contenders<'a>, pin: Option<u8>, now: Millis) {
         let leaving = self.leaving_devices();
         let places = self.models.active_places();
