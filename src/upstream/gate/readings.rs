@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use infergate_core::Millis;
-use infergate_core::admission::{AdmissionGauges, AdmissionState, EndpointId};
+use infergate_core::admission::{AdmissionGauges, AdmissionState, EndpointId, Readiness};
 use infergate_core::routing::cluster::ModelLoad;
 use infergate_core::routing::policy::{CANDIDATES_MAX, WHOLE};
 use infergate_core::routing::{Candidate, FailureCause, Health};
@@ -146,8 +146,11 @@ impl AdmissionGate {
                 load.ttft_us = ttft_us;
             }
         }
-        if load.permits == 0 {
-            // Requests queued here wait for an endpoint to recover: no other node's are to join them.
+        let cold = inner.turnstile.cold_readiness();
+        let awaits_load = cold.is_some_and(|readiness| readiness != Readiness::Never);
+        if load.permits == 0 && !awaits_load {
+            // Requests queued here wait for an endpoint to recover: no other node's are to join them. Those that wait
+            // for a load are served, and the wait that is published includes it.
             load.queue_room = 0;
         }
         load

@@ -570,6 +570,7 @@ mod tests {
             gate.model_load().wait_ms > 30_000,
             "nodes see the time to the load"
         );
+        assert!(gate.model_load().queue_room > 0, "and may send requests");
         let Ok(GateEntry::Queued(second)) = gate.request_permit(ask("a")).1 else {
             panic!("it waits behind the first");
         };
@@ -590,6 +591,7 @@ mod tests {
         gate.close_slot(&slot, "failed");
         gate.set_readiness(Readiness::Never);
         assert_eq!(gate.wait_progress(&third), None);
+        assert_eq!(gate.model_load().queue_room, 0);
     }
 
     #[test]
