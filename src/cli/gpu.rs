@@ -11,6 +11,7 @@ use super::gpu_host::{self, DeviceArgs, LogsArgs, OrderArgs, StatusArgs};
 use super::gpu_leases::{self, LeasesArgs};
 use super::gpu_presets::{self, PresetsArgs};
 use super::gpu_sweep::{self, SweepArgs};
+use super::gpu_trace::{self, TraceArgs};
 
 /// Help below the options of `infergate gpu`.
 pub const HELP: &str = "\
@@ -20,7 +21,8 @@ Examples:
   infergate gpu presets llama-server       what the gateway runs for a model server that it knows
   infergate gpu leases                     who has how much of which device, and who waits
   infergate gpu leases release l-4690-0    free a lease whose holder is gone
-  infergate gpu sweep --config infergate.yaml    end what a gateway that is gone has left";
+  infergate gpu sweep --config infergate.yaml    end what a gateway that is gone has left
+  infergate gpu trace lifecycle.jsonl      what the other swap policy would have cost on a recorded day";
 
 /// Arguments of `infergate gpu`.
 #[derive(Args)]
@@ -76,6 +78,9 @@ enum GpuCommand {
     /// Show the model servers that the gateway knows: their commands, messages and options.
     #[command(after_help = gpu_presets::HELP)]
     Presets(PresetsArgs),
+    /// Replay recorded lifecycle files: what another policy, other settings or another card would have cost.
+    #[command(after_help = gpu_trace::HELP)]
+    Trace(TraceArgs),
 }
 
 /// Runs a command about devices.
@@ -96,5 +101,6 @@ pub fn run(args: &GpuArgs) -> ExitCode {
         GpuCommand::Leases(args) => gpu_leases::run(args),
         GpuCommand::Sweep(args) => gpu_sweep::run(args),
         GpuCommand::Presets(args) => gpu_presets::run(args),
+        GpuCommand::Trace(args) => gpu_trace::run(args),
     }
 }

@@ -13,6 +13,7 @@ mod gpu_host;
 mod gpu_leases;
 mod gpu_presets;
 mod gpu_sweep;
+mod gpu_trace;
 mod job_tables;
 mod jobs;
 mod key;

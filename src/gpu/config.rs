@@ -55,7 +55,7 @@ pub struct GpuConfig {
     pub logs: ProcessLogs,
     /// Reports of the instances.
     pub reports: ReportsConfig,
-    /// Record of all transitions, leases and swaps.
+    /// Record of all transitions, leases and swaps, and of demand.
     pub events: LifecycleEvents,
     /// Simulated cards, for `devices: simulated`.
     pub simulated: SimulatedConfig,
@@ -376,7 +376,7 @@ impl Default for ReportsConfig {
     }
 }
 
-/// Record of transitions, leases and swaps.
+/// Record of transitions, leases, swaps and demand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LifecycleEvents {

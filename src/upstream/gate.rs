@@ -40,8 +40,8 @@ use cold_requests::ColdRequests;
 pub use cold_requests::ColdSignal;
 pub use retry::RetryPlan;
 use slot_meter::SlotMeter;
-use slots::GateSlots;
-pub use slots::{ColdRefusal, KeptAlive, slot_target};
+pub use slots::slot_target;
+use slots::{GateSlots, cold_refusal};
 pub use snapshot::{AdmissionSnapshot, ColdState};
 use snapshot::{EndpointUrls, GateView};
 pub use waiter::{WaitProgress, Waiter};
@@ -166,7 +166,7 @@ impl AdmissionGate {
         let account = AccountKey::from(&request.account);
         let mut inner = self.inner.lock();
         let state = inner.cold_state();
-        let asked = state.map(|_| ColdRefusal::of(&request, now));
+        let asked = state.map(|_| cold_refusal(&request, now));
         let outcome = match inner.ejector.pause_left(now) {
             Some(retry_after) => AdmissionOutcome::Full(Refusal::EndpointsPaused { retry_after }),
             None => inner

@@ -46,6 +46,7 @@ mod gpu_processes;
 mod gpu_reports;
 mod gpu_sleep;
 mod gpu_tasks;
+mod gpu_trace;
 mod job_inputs;
 mod job_limits;
 mod job_models;

@@ -14,6 +14,7 @@ mod looks;
 mod memory;
 mod models;
 mod orders;
+mod recording;
 mod records;
 mod sleeps;
 
@@ -40,6 +41,7 @@ use super::leases::LeaseRefusal;
 use super::ledger_queue::{LedgerQueue, UnreleasedLeases};
 use super::orphans::{remove_old_logs, sweep_orphans};
 use super::outlets::{Post, ReportOutlets, SetupLine, post_reports};
+use super::recorder::HostRecorder;
 use super::settings::{EstimateFacts, EstimatedHost};
 use super::slot_run::SlotRun;
 use super::standing_orders::StandingOrdersFile;
@@ -109,6 +111,8 @@ pub(super) struct Driver {
     demand: DemandBook,
     figures: HostFigures,
     outlets: ReportOutlets,
+    /// Configuration for the lifecycle file.
+    recorder: HostRecorder,
     /// Reports that a task of their own posts, until the driver runs.
     posted: Option<mpsc::Receiver<Post>>,
     /// Configuration that the settings of the host are taken from.
@@ -169,6 +173,7 @@ impl Driver {
             demand: DemandBook::default(),
             figures: HostFigures::default(),
             outlets,
+            recorder: HostRecorder::default(),
             posted: Some(posted),
             generation: 0,
             slots: BTreeMap::new(),

@@ -1,9 +1,12 @@
-//! Lifecycle events of slots: a JSON object for each transition, lease, swap, load and failure.
+//! Lifecycle events: a JSON object for each transition, lease, swap, load and failure of a slot, for the demand of models,
+//! and for each configuration.
 //!
 //! Decides nothing. Names of states and reasons are those of `/gpu`.
 
-use infergate_core::Millis;
+use infergate_core::vram::replay::{DEMAND_EVENT, DemandLine, HOST_EVENT, HostLine};
 use infergate_core::vram::{DeviceShare, PoolReport, SlotId};
+use infergate_core::{Millis, ModelId};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// Moment of an event, by the calendar and since the start of the gateway.
@@ -65,16 +68,43 @@ impl EventMoment {
         self.event("lease", (slot, instance), members)
     }
 
+    /// Returns the event of a configuration: what a replay needs of models and devices.
+    pub fn of_host(&self, line: &HostLine) -> Value {
+        self.host_event(HOST_EVENT, None, line)
+    }
+
+    /// Returns the event of the demand of a model.
+    pub fn of_demand(&self, model: &ModelId, line: &DemandLine) -> Value {
+        self.host_event(DEMAND_EVENT, Some(model), line)
+    }
+
+    /// Returns an event that is of no slot.
+    fn host_event(&self, event: &str, model: Option<&ModelId>, line: &impl Serialize) -> Value {
+        let mut object = self.head(event);
+        if let Some(model) = model {
+            object.insert("model".to_owned(), json!(model.as_str()));
+        }
+        if let Value::Object(members) = json!(line) {
+            object.extend(members);
+        }
+        Value::Object(object)
+    }
+
+    fn head(&self, event: &str) -> Map<String, Value> {
+        let mut object = Map::new();
+        object.insert("at".to_owned(), json!(self.at));
+        object.insert("ms".to_owned(), json!(self.now.0));
+        object.insert("event".to_owned(), json!(event));
+        object
+    }
+
     fn event(
         &self,
         event: &'static str,
         (slot, instance): (&SlotId, Option<&str>),
         members: Value,
     ) -> Value {
-        let mut object = Map::new();
-        object.insert("at".to_owned(), json!(self.at));
-        object.insert("ms".to_owned(), json!(self.now.0));
-        object.insert("event".to_owned(), json!(event));
+        let mut object = self.head(event);
         object.insert("model".to_owned(), json!(slot.model.as_str()));
         object.insert("slot".to_owned(), json!(slot.to_string()));
         object.insert("instance".to_owned(), json!(instance));
@@ -127,5 +157,33 @@ mod tests {
             (&json!("cold"), &json!("ready"))
         );
         assert_eq!(event["instance"], "a#0-1");
+    }
+
+    #[test]
+    fn the_demand_of_a_model_is_a_line_that_a_replay_reads() {
+        let moment = EventMoment {
+            at: "2026-11-25T10:00:00.000Z".to_owned(),
+            now: Millis(1500),
+        };
+        let line = DemandLine {
+            span_ms: 250,
+            arrivals: 2,
+            refused: 0,
+            accounts: 1,
+            priority: 5,
+            service_ms: None,
+            waiting: 1,
+            waited_ms: 120,
+            longest_wait_ms: 120,
+        };
+        let event = moment.of_demand(&ModelId::from("a"), &line);
+        let expected = json!({
+            "at": "2026-11-25T10:00:00.000Z", "ms": 1500, "event": "demand", "model": "a", "span_ms": 250,
+            "arrivals": 2, "refused": 0, "accounts": 1, "priority": 5, "service_ms": null, "waiting": 1,
+            "waited_ms": 120, "longest_wait_ms": 120,
+        });
+        assert_eq!(event, expected);
+        let read: DemandLine = serde_json::from_value(event).unwrap();
+        assert_eq!(read, line);
     }
 }

@@ -14,6 +14,7 @@ mod ledger_queue;
 mod lifecycle;
 mod orphans;
 mod outlets;
+mod recorder;
 mod reports;
 mod settings;
 mod sleep;

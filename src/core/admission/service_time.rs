@@ -71,6 +71,11 @@ impl ServiceTimeEstimator {
         Millis(self.mean_ms.round() as u64)
     }
 
+    /// Returns the mean hold; none while unknown.
+    pub fn known_mean(&self) -> Option<Millis> {
+        (self.samples > 0).then(|| self.mean())
+    }
+
     /// Returns whether there are enough samples to refuse a request on an estimate.
     pub fn is_reliable(&self) -> bool {
         self.samples >= SAMPLES_MIN

@@ -59,7 +59,8 @@ impl fmt::Debug for DeviceId {
 }
 
 /// Kind of a device. A need is split over devices of one kind only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
     /// A whole card.
     Gpu,

@@ -8,6 +8,8 @@ mod growth;
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::contender::{ColdModel, Resident};
 use super::fit::{DeviceRoom, DeviceShare, Placement, place};
 use crate::Millis;
@@ -16,12 +18,23 @@ use crate::Millis;
 const TURN_DOUBLINGS_MAX: u8 = 3;
 
 /// Policy by which residents leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SwapPolicy {
     /// Turns in units of load time, and waits against what an eviction costs.
     Turns,
     /// Idle residents only: the least urgent first, then the least recently used. Kept to compare with.
     Lru,
+}
+
+impl SwapPolicy {
+    /// Returns the name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SwapPolicy::Turns => "turns",
+            SwapPolicy::Lru => "lru",
+        }
+    }
 }
 
 /// Reason why a model with debt is not loaded now.

@@ -14,13 +14,16 @@
 //! device, estimate  ←  rest
 //! fit, backoff, load_time, schedule  ←  pool
 //! managed, fit  ←  host_plan
-//! demand, estimate, reclaim stand alone
+//! demand, pool  ←  demand_look
+//! device, pool, demand_look  ←  replay
+//! estimate, reclaim stand alone
 //! ```
 
 mod account;
 mod backoff;
 mod contender;
 mod demand;
+mod demand_look;
 mod device;
 pub mod estimate;
 mod evict;
@@ -35,6 +38,7 @@ mod managed;
 mod peak;
 mod pool;
 mod reclaim;
+pub mod replay;
 mod report;
 mod rest;
 mod schedule;
@@ -44,6 +48,7 @@ pub use account::{FreeMemory, MemoryAccount, UnknownCause, exceeds_lease};
 pub use backoff::{BackoffState, LoadBackoff, STARTS_MAX, STARTS_SPAN};
 pub use contender::{ColdModel, Protection, Resident};
 pub use demand::{Demand, DemandSettings, DemandWeight, WaiterDemand, debt_of_wait};
+pub use demand_look::{ColdRefusal, DemandLook, DemandMemory, KeptAlive, SeenRequest};
 pub use device::{DeviceId, DeviceInfo, DeviceKind, DeviceSample, DeviceView, ProcessUse};
 pub use evict::{SwapPolicy, WaitReason};
 pub use fit::{DeviceRoom, DeviceShare, Placement, PlacementRequest, Split, place};

@@ -13,6 +13,7 @@ use infergate_core::admission::{
 };
 use infergate_core::model::{EndpointSpec, KeepLoaded, Secret, is_slot};
 use infergate_core::routing::Health;
+use infergate_core::vram::{ColdRefusal, KeptAlive};
 use infergate_core::{AccountId, Millis, Refusal};
 
 use super::cold_requests::{ColdResult, ColdSignal};
@@ -29,26 +30,6 @@ const REFUSED_PAUSE: Millis = Millis::from_secs(1);
 
 /// Urgency of a request that has not been read yet.
 const PRIORITY_USUAL: u8 = 5;
-
-/// Request that was refused because no slot could be ready in time: it counts as demand for a load.
-#[derive(Clone, Debug)]
-pub struct ColdRefusal {
-    /// Account that asked.
-    pub account: AccountId,
-    /// 0 is first, 9 last.
-    pub priority: u8,
-    /// Moment of the refusal.
-    pub at: Millis,
-}
-
-/// Permits of requests that keep the model loaded for another time than its own, since the last look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptAlive {
-    /// Permits of such requests.
-    pub grants: u32,
-    /// Time of the latest one.
-    pub latest: KeepLoaded,
-}
 
 /// Slots of one gate.
 #[derive(Default)]
@@ -163,13 +144,12 @@ impl GateState {
     }
 }
 
-impl ColdRefusal {
-    pub(super) fn of(request: &PermitRequest, at: Millis) -> ColdRefusal {
-        ColdRefusal {
-            account: request.account.clone(),
-            priority: request.priority,
-            at,
-        }
+/// Returns the request as it is remembered when it is refused.
+pub(super) fn cold_refusal(request: &PermitRequest, at: Millis) -> ColdRefusal {
+    ColdRefusal {
+        account: request.account.clone(),
+        priority: request.priority,
+        at,
     }
 }
 

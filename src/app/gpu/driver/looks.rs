@@ -84,6 +84,7 @@ impl Driver {
             }
         });
         let devices = devices.collect();
+        self.look_at_recording();
         self.take_claims();
         let actions = self.pool.set_devices(devices, self.moment());
         self.perform(actions);
@@ -152,7 +153,12 @@ impl Driver {
         let now = self.parts.shared.clock.now();
         let moment = self.moment();
         let models = self.models.iter();
-        let demands = models.map(|(id, model)| (id, self.demand.read(model, now)));
+        let mut lines = Vec::new();
+        let demands = models.map(|(id, model)| {
+            let (demand, line) = self.demand.read(model, now);
+            lines.extend(line.map(|line| (id.clone(), line)));
+            (id, demand)
+        });
         let demands: Vec<_> = demands.collect();
         let demands = demands.iter().map(|(id, demand)| (*id, demand));
         let actions = self.pool.update_demand(demands, moment);
@@ -165,6 +171,7 @@ impl Driver {
         for (id, model) in &self.models {
             model.gate.set_cold_reason(reasons.get(id).copied());
         }
+        self.record_demand(&lines);
     }
 
     /// Looks whether requests of draining slots have ended.

@@ -42,8 +42,9 @@ impl Driver {
             .configure(self.models.keys());
         let models = &self.models;
         let settings = demand_settings(&self.parts.gpu.swap);
+        let is_recording = self.outlets.has_events();
         self.demand
-            .configure(settings, |id| models.contains_key(id));
+            .configure(settings, is_recording, |id| models.contains_key(id));
         self.estimate();
     }
 
@@ -70,7 +71,9 @@ impl Driver {
     pub(super) fn take_settings(&mut self, settings: EstimatedHost) -> Vec<Action> {
         let is_stale = self.estimating.take().unwrap_or(false);
         self.show_estimates(settings.estimates);
+        let recorded = self.outlets.has_events().then(|| settings.pool.clone());
         let mut actions = self.pool.set_config(settings.pool, self.moment());
+        self.record_config(recorded);
         match is_stale {
             true => self.estimate(),
             // What the pool has said of a model holds until it has heard that the model is gone.

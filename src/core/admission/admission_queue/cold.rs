@@ -47,6 +47,8 @@ pub struct RequestCounts {
     pub grants: u32,
     /// Most urgent priority of the requests that came.
     pub most_urgent: Option<u8>,
+    /// Mean time with a permit of the latest requests, older ones included; none before the first has ended.
+    pub mean_hold: Option<Millis>,
 }
 
 impl RequestCounts {
@@ -97,7 +99,12 @@ impl AdmissionQueue {
 
     /// Returns the counts since the last call.
     pub fn take_counts(&mut self) -> RequestCounts {
-        std::mem::take(&mut self.counts)
+        let holds =
+            [PermitClass::Live, PermitClass::Durable].map(|class| self.classes.holds(class));
+        RequestCounts {
+            mean_hold: holds.iter().find_map(|holds| holds.known_mean()),
+            ..std::mem::take(&mut self.counts)
+        }
     }
 
     /// Visits the requests that wait, in no order, at most `limit` of them.
