@@ -4,9 +4,10 @@
 //! counts of those that came and of permits. Requests of jobs weigh together as one account with their share.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use infergate_core::admission::{AdmissionGauges, PermitClass, RequestCounts};
-use infergate_core::model::KeepLoaded;
+use infergate_core::admission::{AdmissionGauges, DemandClient, PermitClass, RequestCounts};
+use infergate_core::model::{CLIENT_PROFILES_MAX, KeepLoaded};
 use infergate_core::vram::{Demand, DemandSettings, DemandWeight, ModelDemand, WaiterDemand};
 use infergate_core::{AccountId, Millis, ModelId};
 
@@ -42,12 +43,14 @@ impl DemandBook {
         let share = model.spec.jobs.share_percent;
         let kept_alive = model.gate.take_kept_alive();
         let mut waiting = Vec::new();
+        let mut asked = Askers::default();
         let (refused, counts) = model.gate.look_at_demand(WAITING_MAX, |request| {
             let weight = DemandWeight::of_priority(request.priority);
             let (account, weight) = match request.class {
                 PermitClass::Live => (request.account.clone(), weight),
                 PermitClass::Durable => (jobs.clone(), weight.scaled(share)),
             };
+            asked.add(request.joined, request.client);
             waiting.push(SeenRequest {
                 joined: request.joined,
                 deadline: request.deadline,
@@ -56,8 +59,12 @@ impl DemandBook {
                 priority: request.priority,
             });
         });
+        for refusal in &refused {
+            asked.add(refusal.at, refusal.client.as_ref());
+        }
         let look = DemandLook {
             waiting,
+            asked,
             refused,
             counts,
             gauges: model.gate.gauges(),
@@ -70,6 +77,55 @@ impl DemandBook {
         let own = self.models.entry(model.spec.id.clone());
         let own = own.or_insert_with(|| ModelMemory::new(self.settings));
         own.take(look, now)
+    }
+
+    /// Takes who has asked for a model since nothing serves it, to be called as its load begins.
+    pub fn take_askers(&mut self, model: &ModelId) -> Askers {
+        let memory = self.models.get_mut(model);
+        memory.map_or_else(Askers::default, |it| std::mem::take(&mut it.askers))
+    }
+}
+
+/// Clients whose requests count for the load of a model.
+#[derive(Default)]
+pub(super) struct Askers {
+    /// Moment of the first request, with its client where it names one.
+    first: Option<(Millis, Option<Arc<DemandClient>>)>,
+    /// Profiles with a cooldown, each once.
+    pub profiles: Vec<Arc<str>>,
+}
+
+impl Askers {
+    /// Client that was the first to ask; none where that request named none.
+    pub fn first_client(&self) -> Option<&DemandClient> {
+        self.first.as_ref()?.1.as_deref()
+    }
+
+    fn add(&mut self, at: Millis, client: Option<&Arc<DemandClient>>) {
+        if self.first.as_ref().is_none_or(|(first, _)| at < *first) {
+            self.first = Some((at, client.cloned()));
+        }
+        let cooldown = client.and_then(|client| client.cooldown.as_ref());
+        if let Some(cooldown) = cooldown {
+            self.add_profile(&cooldown.profile);
+        }
+    }
+
+    fn add_profile(&mut self, profile: &Arc<str>) {
+        // Those of former configurations may come on top: what does not fit causes loads as if it had no cooldown.
+        if self.profiles.len() < CLIENT_PROFILES_MAX && !self.profiles.contains(profile) {
+            self.profiles.push(Arc::clone(profile));
+        }
+    }
+
+    /// Adds those of a later look. The first request stays the first, though it has left.
+    fn merge(&mut self, later: &Askers) {
+        if let Some((at, client)) = &later.first {
+            self.add(*at, client.as_ref());
+        }
+        for profile in &later.profiles {
+            self.add_profile(profile);
+        }
     }
 }
 
@@ -86,6 +142,7 @@ struct SeenRequest {
 /// Findings of a look at a gate.
 struct DemandLook {
     waiting: Vec<SeenRequest>,
+    asked: Askers,
     refused: Vec<ColdRefusal>,
     counts: RequestCounts,
     gauges: AdmissionGauges,
@@ -105,6 +162,8 @@ struct ModelMemory {
     urgent: Option<(u8, Millis)>,
     /// Time for which the latest requests keep it loaded, in place of its own.
     keep_alive: Option<KeepLoaded>,
+    /// Clients that have asked since nothing serves it.
+    askers: Askers,
 }
 
 impl ModelMemory {
@@ -116,11 +175,13 @@ impl ModelMemory {
             last_used: Millis::ZERO,
             urgent: None,
             keep_alive: None,
+            askers: Askers::default(),
         }
     }
 
     fn take(&mut self, look: DemandLook, now: Millis) -> ModelDemand {
         self.note_keep_alive(&look);
+        self.askers.merge(&look.asked);
         let permits = look.gauges.limit.max(1);
         let is_served = look.counts.grants > 0;
         self.demand.record_arrivals(look.counts.arrivals, now);
@@ -141,6 +202,9 @@ impl ModelMemory {
             self.demand.clear_memory();
         }
         self.demand.expire(now);
+        if is_usable || self.demand.unserved_since().is_none() {
+            self.askers = Askers::default();
+        }
         let waiters = self.demand.waiters();
         self.first_waiters = match is_usable {
             true => self.first_waiters.saturating_sub(look.counts.grants),
@@ -221,6 +285,8 @@ impl ModelMemory {
 
 #[cfg(test)]
 mod tests {
+    use infergate_core::admission::ClientCooldown;
+
     use super::*;
 
     const PERMITS: u32 = 4;
@@ -242,6 +308,7 @@ mod tests {
     fn look(waiting: Vec<SeenRequest>, arrivals: u32, grants: u32, is_ready: bool) -> DemandLook {
         DemandLook {
             waiting,
+            asked: Askers::default(),
             refused: Vec::new(),
             counts: RequestCounts {
                 arrivals,
@@ -329,6 +396,33 @@ mod tests {
     }
 
     #[test]
+    fn the_first_to_ask_stays_the_first_until_the_model_serves() {
+        let client = |id: &str, profile: Option<&str>| {
+            let cooldown = profile.map(|profile| ClientCooldown {
+                profile: profile.into(),
+                span: secs(60),
+            });
+            let id = id.into();
+            Arc::new(DemandClient { id, cooldown })
+        };
+        let mut own = memory();
+        let mut ask = |at: u64, by: Option<Arc<DemandClient>>, is_ready| {
+            let mut asked = look(vec![request("a", at, 900)], 1, 0, is_ready);
+            asked.asked.add(secs(at), by.as_ref());
+            own.take(asked, secs(at));
+            let first = own.askers.first_client().map(|it| it.id.to_string());
+            (first, own.askers.profiles.len())
+        };
+        let tagger = client("tagger-1", Some("tagger*"));
+        assert_eq!(ask(10, Some(tagger), false), (Some("tagger-1".into()), 1));
+        let second = client("tagger-2", Some("tagger*"));
+        assert_eq!(ask(11, Some(second), false), (Some("tagger-1".into()), 1));
+        assert_eq!(ask(12, Some(client("chat", None)), true), (None, 0));
+        assert_eq!(ask(13, None, false), (None, 0), "nobody is named");
+        assert_eq!(ask(14, Some(client("chat", None)), false), (None, 0));
+    }
+
+    #[test]
     fn refusals_count_until_the_model_is_ready() {
         let mut own = memory();
         let mut refused = look(Vec::new(), 1, 0, false);
@@ -336,6 +430,7 @@ mod tests {
             account: AccountId::from("a"),
             priority: 3,
             at: secs(10),
+            client: None,
         });
         let demand = own.take(refused, secs(10));
         assert_eq!((demand.waiters, demand.first_waiters), (1, 0));

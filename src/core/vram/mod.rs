@@ -14,11 +14,12 @@
 //! device, estimate  ←  rest
 //! fit, backoff, load_time, schedule  ←  pool
 //! managed, fit  ←  host_plan
-//! demand, estimate, reclaim stand alone
+//! client_demand, demand, estimate, reclaim stand alone
 //! ```
 
 mod account;
 mod backoff;
+mod client_demand;
 mod contender;
 mod demand;
 mod device;
@@ -42,6 +43,7 @@ mod slot;
 
 pub use account::{FreeMemory, MemoryAccount, UnknownCause, exceeds_lease};
 pub use backoff::{BackoffState, LoadBackoff, STARTS_MAX, STARTS_SPAN};
+pub use client_demand::{ClientCounts, ClientDemand, ClientUse};
 pub use contender::{ColdModel, Protection, Resident};
 pub use demand::{Demand, DemandSettings, DemandWeight, WaiterDemand, debt_of_wait};
 pub use device::{DeviceId, DeviceInfo, DeviceKind, DeviceSample, DeviceView, ProcessUse};

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::admission::{
-    EndpointId, PermitRequest, Readiness, RequestCounts, WaitingRequest,
+    DemandClient, EndpointId, LoadCooldowns, PermitRequest, Readiness, RequestCounts,
+    WaitingRequest,
 };
 use infergate_core::model::{EndpointSpec, KeepLoaded, Secret, is_slot};
 use infergate_core::routing::Health;
@@ -39,6 +40,8 @@ pub struct ColdRefusal {
     pub priority: u8,
     /// Moment of the refusal.
     pub at: Millis,
+    /// Client that it names.
+    pub client: Option<Arc<DemandClient>>,
 }
 
 /// Permits of requests that keep the model loaded for another time than its own, since the last look.
@@ -69,6 +72,8 @@ pub(super) struct GateSlots {
     pub(super) ready_at: Millis,
     /// Requests with a time of their own for which the model stays loaded, since the last look.
     kept_alive: Option<KeptAlive>,
+    /// Loads that client profiles have caused.
+    pub(super) cooldowns: LoadCooldowns,
 }
 
 /// States of slots that are not ready, the nearest to it first; unlisted ones come last.
@@ -120,7 +125,7 @@ impl GateSlots {
     }
 
     /// State of the slot that is nearest to being ready, of a model that is cold.
-    fn nearest(&self) -> &'static str {
+    pub(super) fn nearest(&self) -> &'static str {
         let rank = |word: &&'static str| NEAREST_FIRST.iter().position(|it| it == word);
         let words = self.words.values().copied();
         let nearest = words.min_by_key(|word| rank(word).unwrap_or(NEAREST_FIRST.len()));
@@ -152,12 +157,8 @@ impl GateState {
         })
     }
 
-    fn remember_refusal(&mut self, request: ColdRefusal, refusal: &Refusal) {
-        let counts = matches!(
-            refusal,
-            Refusal::CannotStartInTime { .. } | Refusal::Busy { .. } | Refusal::QueueFull { .. }
-        );
-        if counts && self.slots.refused.len() < REFUSALS_MAX {
+    fn remember_refusal(&mut self, request: ColdRefusal) {
+        if self.slots.refused.len() < REFUSALS_MAX {
             self.slots.refused.push(request);
         }
     }
@@ -169,6 +170,7 @@ impl ColdRefusal {
             account: request.account.clone(),
             priority: request.priority,
             at,
+            client: request.client.clone(),
         }
     }
 }
@@ -180,16 +182,29 @@ impl AdmissionGate {
     }
 
     /// Counts a request that was refused while nothing serves the model, and remembers it as demand. Not one that goes
-    /// on to another model or node: it counts there, or by [`AdmissionGate::record_cold_demand`].
-    pub(super) fn record_cold_refusal(
+    /// on to another model or node: it counts there, or by [`AdmissionGate::record_cold_demand`]. Returns the refusal.
+    pub(super) fn refuse_cold(
         &self,
         inner: &mut GateState,
-        request: ColdRefusal,
-        refusal: &Refusal,
-    ) {
-        if *refusal != Refusal::NoHealthyEndpoint {
-            self.cold.record(ColdResult::Refused);
-            inner.remember_refusal(request, refusal);
+        request: Option<ColdRefusal>,
+        refusal: Refusal,
+    ) -> Refusal {
+        let Some(request) = request.filter(|_| refusal != Refusal::NoHealthyEndpoint) else {
+            return refusal;
+        };
+        self.cold.record(ColdResult::Refused);
+        if !matches!(
+            refusal,
+            Refusal::CannotStartInTime { .. } | Refusal::Busy { .. } | Refusal::QueueFull { .. }
+        ) {
+            return refusal;
+        }
+        match inner.held_until(request.client.as_deref(), request.at, request.at) {
+            Some(until) => refusal.not_before(until.since(request.at)),
+            None => {
+                inner.remember_refusal(request);
+                refusal
+            }
         }
     }
 
@@ -207,6 +222,7 @@ impl AdmissionGate {
             if inner.turnstile.is_cold() {
                 inner.slots.ready_at = now;
             }
+            inner.slots.cooldowns.record_ready();
             inner.ejector.forget(slot);
             inner.slots.paused.remove(slot);
             inner
@@ -287,14 +303,23 @@ impl AdmissionGate {
         self.inner.lock().slots.reason = reason;
     }
 
-    /// Visits at most `limit` requests that wait, and takes refusals and counts since the last look.
+    /// Visits at most `limit` requests that wait and count as demand, and takes refusals and counts since the last
+    /// look.
     pub fn look_at_demand(
         &self,
         limit: usize,
-        each: impl FnMut(WaitingRequest<'_>),
+        mut each: impl FnMut(WaitingRequest<'_>),
     ) -> (Vec<ColdRefusal>, RequestCounts) {
+        let now = self.clock.now();
         let mut inner = self.inner.lock();
-        inner.turnstile.for_each_waiting(limit, each);
+        let (cooldowns, progress) = (&inner.slots.cooldowns, inner.load_progress());
+        inner.turnstile.for_each_waiting(limit, |request| {
+            let client = request.client.map(|client| &**client);
+            let held = cooldowns.held_until(client, request.joined, progress, now);
+            if held.is_none() {
+                each(request);
+            }
+        });
         let counts = inner.turnstile.take_counts();
         (std::mem::take(&mut inner.slots.refused), counts)
     }
@@ -305,19 +330,21 @@ impl AdmissionGate {
     }
 
     /// Remembers a request that another model serves only because this one is cold.
-    pub fn record_cold_demand(&self, account: &AccountId) {
+    pub fn record_cold_demand(&self, account: &AccountId, client: Option<Arc<DemandClient>>) {
         let Some(signal) = self.cold.signal() else {
             return;
         };
         let at = self.clock.now();
         let mut inner = self.inner.lock();
-        if inner.slots.refused.len() < REFUSALS_MAX {
-            inner.slots.refused.push(ColdRefusal {
-                account: account.clone(),
-                priority: PRIORITY_USUAL,
-                at,
-            });
+        if inner.held_until(client.as_deref(), at, at).is_some() {
+            return;
         }
+        inner.remember_refusal(ColdRefusal {
+            account: account.clone(),
+            priority: PRIORITY_USUAL,
+            at,
+            client,
+        });
         drop(inner);
         signal.changed.notify_one();
     }
