@@ -426,6 +426,7 @@ fn ask(account: &AccountId) -> PermitRequest {
         is_retry: false,
         is_bounded_elsewhere: false,
         has_alternative: false,
+        client: None,
         class: PermitClass::Live,
     }
 }

@@ -105,6 +105,9 @@ pub trait GpuControls: Send + Sync + 'static {
     /// Devices with their memory, slots with their states, leases.
     fn report(&self) -> Value;
 
+    /// Demand of the last hour, by client and model.
+    fn clients(&self) -> Value;
+
     /// Carries an order out, as far as the pool allows.
     ///
     /// With a `wait` it answers once the state that the order is for has been reached, or the time is over.
@@ -186,7 +189,13 @@ pub(super) async fn respond(
         };
     }
     let answered = match route {
-        GpuRoute::Report => Ok(gpu.report()),
+        GpuRoute::Report => {
+            let mut report = gpu.report();
+            if has_clients(query) {
+                report["clients"] = gpu.clients();
+            }
+            Ok(report)
+        }
         GpuRoute::Order(model, order) => {
             let done = gpu.order(&model, order, wait(query)).await;
             if matches!(done, Ok(OrderOutcome::NotReached)) {
@@ -215,6 +224,12 @@ pub(super) async fn respond(
         Ok(body) => AdminResponse::json(200, &body),
         Err(error) => AdminResponse::error(error.status(), &error.to_string()),
     }
+}
+
+/// Returns whether the report is to have the demand by client.
+fn has_clients(query: &str) -> bool {
+    let mut parts = query.split('&');
+    parts.any(|part| part == "clients" || part.starts_with("clients="))
 }
 
 fn lines(query: &str) -> usize {
@@ -267,6 +282,8 @@ mod tests {
             assert_eq!(GpuRoute::read(path), expected, "{path}");
         }
         assert_eq!((lines(""), lines("tail=7"), lines("tail=0")), (100, 7, 1));
+        assert!(has_clients("clients") && has_clients("a=b&clients=1"));
+        assert!(!has_clients("") && !has_clients("a=clients"));
         let secs = |query| wait(query).as_secs();
         assert_eq!(
             [secs(""), secs("wait_secs=9"), secs("wait_secs=99999")],

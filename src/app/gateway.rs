@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use infergate_core::billing::QuotaSnapshot;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -291,6 +292,7 @@ pub(super) fn build_shared(
         gen_ai: GenAiMetrics::default(),
         quota: QuotaStore::restore(kept, clock),
         runtime: flags,
+        client_demand: Mutex::default(),
         started_unix_secs: clock.wall().unix_timestamp().unsigned_abs(),
     }))
 }

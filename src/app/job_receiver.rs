@@ -245,6 +245,7 @@ fn ask_for_chat(snapshot: &ConfigSnapshot, deadline: Millis) -> Result<GateEntry
         is_retry: false,
         is_bounded_elsewhere: false,
         has_alternative: false,
+        client: None,
         class: PermitClass::Live,
     };
     chat_model(snapshot).gate.request_permit(request).1

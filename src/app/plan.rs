@@ -37,6 +37,7 @@ pub fn snapshot_plan(
         site: Arc::clone(&node.site),
         models,
         tasks: config.tasks.iter().cloned().map(Arc::new).collect(),
+        clients: config.clients.clone(),
         plugins,
         accounts: config.accounts.clone(),
         anonymous_allowed: config.anonymous == config::Anonymous::Allow,

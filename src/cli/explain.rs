@@ -163,8 +163,12 @@ fn caller(record: &Value) -> String {
         true => format!("model {model}"),
         false => format!("model {model}, requested as {asked}"),
     };
+    let profile = match record["client_profile"].is_string() {
+        true => format!(", client profile {}", word(&record["client_profile"])),
+        false => String::new(),
+    };
     format!(
-        "account {}, {model}, {} API",
+        "account {}, {model}, {} API{profile}",
         word(&record["account"]),
         word(&record["face"])
     )
@@ -216,6 +220,7 @@ fn deadline(deadline: &Value) -> String {
         "model" => "as its model has it",
         "floor" => "the least that a request gets",
         "ceiling" => "the most that a request gets",
+        "profile" => "the most that its client's profile allows",
         _ => "by the configuration",
     };
     format!("{} ms after it came, {from}", word(&deadline["after_ms"]))

@@ -7,7 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use infergate_core::model::{AccountSpec, DeploymentSpec, HardwareSpec, ModelSpec, NamedTask};
+use infergate_core::model::{
+    AccountSpec, ClientProfile, DeploymentSpec, HardwareSpec, ModelSpec, NamedTask,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +64,11 @@ pub struct Config {
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub tasks: Vec<NamedTask>,
+    /// Profiles of clients, by the `x_client_id` that requests carry: model, priority, parameters and times. Listeners
+    /// stand under `listen.clients`.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub clients: Vec<ClientProfile>,
     /// Devices of this host and the model processes on them, for models with a `process`; defaults when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuConfig>,

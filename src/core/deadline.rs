@@ -12,6 +12,8 @@ pub struct DeadlineRule {
     pub model_floor_secs: u64,
     /// Most time of any request, seconds.
     pub ceiling_secs: u64,
+    /// Most time of the requests of a client, by its profile, seconds.
+    pub profile_secs: Option<u64>,
 }
 
 /// The rule that decided a deadline.
@@ -23,6 +25,8 @@ pub enum DeadlineBound {
     Floor,
     /// The ceiling over every request.
     Ceiling,
+    /// The profile of the client.
+    Profile,
     /// The caller asked for less.
     Caller,
 }
@@ -34,6 +38,7 @@ impl DeadlineBound {
             DeadlineBound::Model => "model",
             DeadlineBound::Floor => "floor",
             DeadlineBound::Ceiling => "ceiling",
+            DeadlineBound::Profile => "profile",
             DeadlineBound::Caller => "caller",
         }
     }
@@ -41,11 +46,18 @@ impl DeadlineBound {
 
 impl DeadlineRule {
     /// Returns the rule behind [`DeadlineRule::deadline`]; among equal ones the first of model, floor,
-    /// ceiling and caller.
+    /// ceiling, profile and caller.
     pub fn bound(self, model_secs: u64, requested: Option<Millis>) -> DeadlineBound {
         let span = self.deadline(Millis::ZERO, model_secs, None);
         if requested.is_some_and(|requested| requested < span) {
             return DeadlineBound::Caller;
+        }
+        let without = DeadlineRule {
+            profile_secs: None,
+            ..self
+        };
+        if span < without.deadline(Millis::ZERO, model_secs, None) {
+            return DeadlineBound::Profile;
         }
         match span {
             span if span == Millis::from_secs(model_secs) => DeadlineBound::Model,
@@ -54,10 +66,11 @@ impl DeadlineRule {
         }
     }
 
-    /// `arrival + min(max(model, floor), ceiling, requested)`. A caller may ask for less than the floor.
+    /// `arrival + min(max(model, floor), ceiling, profile, requested)`. Profile and caller may ask for less than the
+    /// floor.
     pub fn deadline(self, arrival: Millis, model_secs: u64, requested: Option<Millis>) -> Millis {
         let model = model_secs.max(self.model_floor_secs).min(self.ceiling_secs);
-        let span = Millis::from_secs(model);
+        let span = Millis::from_secs(self.profile_secs.map_or(model, |secs| secs.min(model)));
         arrival + requested.map_or(span, |requested| requested.min(span))
     }
 }
@@ -69,6 +82,7 @@ mod tests {
     const RULE: DeadlineRule = DeadlineRule {
         model_floor_secs: 30,
         ceiling_secs: 240,
+        profile_secs: None,
     };
 
     #[test]
@@ -91,9 +105,33 @@ mod tests {
         assert_eq!(bound(1, Some(29_999)), DeadlineBound::Caller);
         let no_room = DeadlineRule {
             model_floor_secs: 300,
-            ceiling_secs: 240,
+            ..RULE
         };
         assert_eq!(no_room.bound(1, None), DeadlineBound::Ceiling);
+    }
+
+    #[test]
+    fn a_profile_shortens_and_never_lengthens() {
+        let profile = |secs| DeadlineRule {
+            profile_secs: Some(secs),
+            ..RULE
+        };
+        let at = |secs, model, requested: Option<u64>| {
+            let (rule, requested) = (profile(secs), requested.map(Millis));
+            let span = rule.deadline(Millis(0), model, requested);
+            (span.0, rule.bound(model, requested))
+        };
+        assert_eq!(at(5, 60, None), (5_000, DeadlineBound::Profile));
+        assert_eq!(
+            at(5, 5, None),
+            (5_000, DeadlineBound::Profile),
+            "below the floor"
+        );
+        assert_eq!(at(60, 60, None), (60_000, DeadlineBound::Model));
+        assert_eq!(at(300, 60, None), (60_000, DeadlineBound::Model));
+        assert_eq!(at(300, 500, None), (240_000, DeadlineBound::Ceiling));
+        assert_eq!(at(5, 60, Some(4_999)), (4_999, DeadlineBound::Caller));
+        assert_eq!(at(5, 60, Some(9_000)), (5_000, DeadlineBound::Profile));
     }
 
     #[test]

@@ -284,4 +284,17 @@ impl Refusal {
             _ => None,
         }
     }
+
+    /// Returns the refusal with at least this time to wait before the next attempt, where it has one for a full queue or
+    /// a late start.
+    #[must_use]
+    pub fn not_before(mut self, wait: Millis) -> Refusal {
+        if let Refusal::QueueFull { retry_after }
+        | Refusal::Busy { retry_after }
+        | Refusal::CannotStartInTime { retry_after } = &mut self
+        {
+            *retry_after = wait.max(*retry_after);
+        }
+        self
+    }
 }

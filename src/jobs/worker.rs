@@ -450,6 +450,7 @@ fn permit_request() -> PermitRequest {
         is_bounded_elsewhere: true,
         class: PermitClass::Durable,
         has_alternative: false,
+        client: None,
     }
 }
 

@@ -273,7 +273,7 @@ impl<'a> QueuedRequest<'a> {
                     ctx.record_client_gone();
                     return Err(RequestError::Aborted);
                 }
-                () = &mut deadline => return Err(Refusal::DeadlinePassed.into()),
+                () = &mut deadline => return Err(self.model.gate.late_refusal(&waiter).into()),
                 () = self.capacity_changed() => {
                     if let Some(plan) = self.select_peer(ctx) {
                         return Ok(Upstream::Peer(plan));

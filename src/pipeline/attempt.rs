@@ -134,6 +134,7 @@ impl<'a> Attempts<'a> {
         if ctx.can.counts_demand {
             model.gate.count_request(Millis(first_us / 1000));
         }
+        self.count_client(wanted, Millis(first_us / 1000));
         let mut first_us = Some(first_us);
         loop {
             let now_us = first_us
@@ -184,6 +185,16 @@ impl<'a> Attempts<'a> {
             wanted.avoid.extend(unproven);
             wanted.is_retry = true;
         }
+    }
+
+    /// Counts a request for a model whose processes the gateway starts, where it names its client.
+    fn count_client(&self, wanted: &PermitRequest, now: Millis) {
+        let Some(client) = wanted.client.as_ref().filter(|_| !wanted.is_retry) else {
+            return;
+        };
+        let is_cold = self.model.gate.is_cold();
+        let mut clients = self.shared.client_demand.lock();
+        clients.record_request(&client.id, &self.model.spec.id, is_cold, now);
     }
 
     /// Records a permit that was granted before the request began.

@@ -246,6 +246,9 @@ impl RequestContext {
                 ..rule
             };
         }
+        if let Some(terms) = &self.terms {
+            rule.profile_secs = terms.profile_secs();
+        }
         self.deadline = rule.deadline(self.arrival, model_secs, requested);
         self.trace.set_deadline(rule, model_secs, requested);
     }
@@ -264,10 +267,7 @@ impl RequestContext {
         if self.model.as_ref().is_some_and(|it| it.spec.id != *id) {
             self.trace.times.forget_load_wait();
         }
-        let requested = match self.named_task() {
-            Some(task) => &task.id,
-            None => &requested.spec.id,
-        };
+        let requested = self.name_in_terms().unwrap_or(&requested.spec.id);
         self.replaced_model = (id != requested).then(|| requested.clone());
         self.model = Some(Arc::clone(model));
         // What it waits for here is not the work of a server before.
@@ -280,15 +280,33 @@ impl RequestContext {
     /// Sets the named task that the client asked for, and the candidate that goes first.
     pub fn begin_task(&mut self, task: &Arc<NamedTask>, first: &Arc<ModelRuntime>) {
         self.terms.get_or_insert_default().task = Some(Arc::clone(task));
-        self.replaced_model = Some(task.id.clone());
+        self.replaced_model = self.name_in_terms().cloned();
         self.model = Some(Arc::clone(first));
+    }
+
+    /// Takes over the name that the client's profile has replaced.
+    pub fn begin_profile(&mut self) {
+        if let Some(name) = self.terms.as_ref().and_then(|it| it.replaced_name.clone()) {
+            self.replaced_model = Some(name);
+        }
+    }
+
+    /// Name that the client used, where that is not a model's by itself.
+    fn name_in_terms(&self) -> Option<&ModelId> {
+        let terms = self.terms.as_ref()?;
+        let of_task = || Some(&terms.task.as_ref()?.id);
+        terms.replaced_name.as_ref().or_else(of_task)
     }
 
     /// Finds the named task of a request that another node forwards, by the name that its client used there.
     pub fn restore_task(&mut self) {
-        let name = self.replaced_model.as_ref();
-        let task = name.and_then(|name| self.snapshot.catalog.named_task(name.as_str()));
-        if let Some(task) = task.cloned() {
+        let Some(named) = &self.replaced_model else {
+            return;
+        };
+        let profile = self.terms.as_ref().and_then(|it| it.profile.as_ref());
+        let replacement = profile.and_then(|it| it.replacement(named.as_str()));
+        let name = replacement.unwrap_or(named).as_str();
+        if let Some(task) = self.snapshot.catalog.named_task(name).cloned() {
             self.terms.get_or_insert_default().task = Some(task);
         }
     }

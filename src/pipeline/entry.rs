@@ -17,7 +17,7 @@ use crate::telemetry::RequestOutcome;
 use crate::upstream::ModelRuntime;
 
 /// Step 3: what is looked at before the body, so that a request that cannot pass is not read. Returns the
-/// model that stands in the path.
+/// model that stands in the path, unless the body may name a client that means another one.
 pub fn enter(
     shared: &Shared,
     ctx: &mut RequestContext,
@@ -25,6 +25,7 @@ pub fn enter(
     path_model: Option<&str>,
 ) -> Result<Option<Arc<ModelRuntime>>, Refusal> {
     let account = &request.account;
+    let path_model = path_model.filter(|name| !ctx.snapshot.may_replace(name));
     let found = path_model.map(|model| find_model(ctx, model, account));
     let model = found.transpose()?;
     if ctx.can.charges_rate {

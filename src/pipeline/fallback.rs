@@ -223,7 +223,9 @@ impl<'a> ModelFallback<'a> {
         let cause = refusal.clone();
         let is_cold = reason == Some(FallbackReason::Cold);
         if is_cold {
-            self.model.gate.record_cold_demand(&self.account.id);
+            let call = self.call.as_ref();
+            let client = call.and_then(|call| terms::demand_client(ctx, &self.model, call));
+            self.model.gate.record_cold_demand(&self.account.id, client);
         }
         let leaves = self
             .state

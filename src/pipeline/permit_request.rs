@@ -8,6 +8,7 @@ use infergate_core::model::Algorithm;
 
 use super::context::RequestContext;
 use super::origin::Origin;
+use super::terms;
 use crate::state::Account;
 use crate::upstream::ModelRuntime;
 
@@ -62,6 +63,7 @@ pub fn permit_request(
         is_retry: false,
         is_bounded_elsewhere: !ctx.can.queue_bound,
         has_alternative: false,
+        client: terms::demand_client(ctx, model, call),
         class: match ctx.origin() {
             Origin::Job(_) => PermitClass::Durable,
             Origin::Client | Origin::Peer => PermitClass::Live,

@@ -59,7 +59,7 @@ pub async fn run(
     let head = downstream.request_head();
     let mut call = parse_call(head, ctx, named, &received.body, &mut body_share)?;
     drop(slot);
-    ctx.set_end_user(call.client_id.as_deref());
+    terms::apply_profile(ctx, &mut call);
     // 5. The model, and whether this account may use it.
     let account = &received.authenticated.account;
     let requested_timeout = received.authenticated.requested_timeout;
@@ -76,7 +76,7 @@ pub async fn run(
     } else if ctx.can.charges_tokens {
         ctx.account_guard = account.enter_job(tokens_ahead(&call), shared.clock.recent())?;
     }
-    terms::record_passed_over(ctx, account);
+    terms::record_passed_over(ctx, account, &call);
     // 7 to 10, at the model, and at its fallbacks for as long as no server has started to work.
     let mut fallback = ModelFallback::begin(shared, ctx, &account.spec, model, call);
     let (body_share, permit) = (&mut body_share, &mut permit);
@@ -244,6 +244,7 @@ fn reauthorize<'a>(
     let body = received.body.clone();
     let mut call = request_body::read_call(head, ctx, operation, path_model, body)?;
     call.model = ctx.resolve_model_name(call.model);
+    terms::apply_profile(ctx, &mut call);
     received.authenticated = authenticated;
     let account = &received.authenticated.account;
     let model = find_model(ctx, &call.model, account)?;

@@ -1,15 +1,19 @@
-//! Terms of a request beside those of its model: what a named task sets.
+//! Terms of a request beside those of its model: what a named task and the profile of its client set.
 //!
 //! Most requests have none. The choice of the candidate that goes first is the core's.
 
 use std::sync::Arc;
 
-use infergate_core::Refusal;
+use infergate_core::admission::{ClientCooldown, DemandClient};
 use infergate_core::api::{Call, body};
-use infergate_core::model::{Access, AccountSpec, Catalog, Defaults, KeepLoaded, NamedTask};
+use infergate_core::model::{
+    Access, AccountSpec, Catalog, ClientProfile, Defaults, KeepLoaded, NamedTask,
+};
 use infergate_core::routing::{FallbackCandidate, first_candidate};
+use infergate_core::{ModelId, Refusal};
 
 use super::context::RequestContext;
+use super::origin::Origin;
 use crate::state::{Account, BodyShare, Shared};
 use crate::upstream::ModelRuntime;
 
@@ -20,6 +24,10 @@ pub struct RequestTerms {
     pub task: Option<Arc<NamedTask>>,
     /// Candidate of the task that would have gone first, and is cold.
     passed_over: Option<Arc<ModelRuntime>>,
+    /// Profile of the client.
+    pub profile: Option<Arc<ClientProfile>>,
+    /// Name that the client used, where its profile has another one for it.
+    pub replaced_name: Option<ModelId>,
 }
 
 impl RequestTerms {
@@ -28,15 +36,22 @@ impl RequestTerms {
         self.task.as_ref()?.budget_secs
     }
 
-    /// Time for which the model that serves stays loaded, in place of its own.
-    pub fn keep_alive(&self) -> Option<KeepLoaded> {
-        let secs = self.task.as_ref()?.keep_alive_secs?;
-        Some(KeepLoaded::of_secs(secs))
+    /// Most seconds for the whole request.
+    pub fn profile_secs(&self) -> Option<u64> {
+        self.profile.as_ref()?.timeout_secs
     }
 
-    /// Parameters to fill in before those of the model.
+    /// Time for which the model that serves stays loaded, in place of its own. The client's profile goes before the task.
+    pub fn keep_alive(&self) -> Option<KeepLoaded> {
+        let of_profile = self.profile.as_ref();
+        let of_task = || self.task.as_ref()?.keep_alive_secs.map(KeepLoaded::of_secs);
+        of_profile.and_then(|it| it.keep_alive()).or_else(of_task)
+    }
+
+    /// Parameters to fill in before those of the model, the first ones first.
     fn defaults(&self) -> impl Iterator<Item = &Defaults> {
-        self.task.iter().map(|task| &*task.defaults)
+        let of_profile = self.profile.iter().map(|profile| &*profile.defaults);
+        of_profile.chain(self.task.iter().map(|task| &*task.defaults))
     }
 
     /// Returns the request with the parameters that the terms fill in; a copy of its body has a part of `body_share`.
@@ -54,6 +69,60 @@ impl RequestTerms {
         }
         Ok(call)
     }
+}
+
+/// Takes the client that a request names, and what its profile says of model and priority. Jobs have no profile.
+pub fn apply_profile(ctx: &mut RequestContext, call: &mut Call) {
+    ctx.set_end_user(call.client_id.as_deref());
+    let Some(profiles) = &ctx.snapshot.clients else {
+        return;
+    };
+    let Some(client_id) = call.client_id.as_deref() else {
+        return;
+    };
+    if matches!(ctx.origin(), Origin::Job(_)) {
+        return;
+    }
+    let Some(profile) = profiles.find(client_id).cloned() else {
+        return;
+    };
+    call.priority = call.priority.or(profile.priority);
+    ctx.trace.set_client_profile(&profile.client_id);
+    // Another node has put the name in its place already.
+    let replacement = profile.replacement(&call.model);
+    let replacement = replacement.filter(|_| ctx.can.checks_access).cloned();
+    let terms = ctx.terms.get_or_insert_default();
+    if let Some(model) = replacement {
+        let named = std::mem::replace(&mut call.model, model.as_str().to_owned());
+        terms.replaced_name = Some(ModelId::from(named.as_str()));
+    }
+    terms.profile = Some(profile);
+    ctx.begin_profile();
+}
+
+/// Client of a request for a model whose processes the gateway starts; none where it names none. Jobs have none.
+pub fn demand_client(
+    ctx: &RequestContext,
+    model: &ModelRuntime,
+    call: &Call,
+) -> Option<Arc<DemandClient>> {
+    model.spec.process.as_ref()?;
+    let client_id = call.client_id.as_deref()?;
+    if matches!(ctx.origin(), Origin::Job(_)) {
+        return None;
+    }
+    let terms = ctx.terms.as_ref();
+    let profile = terms.and_then(|terms| terms.profile.as_ref());
+    let cooldown = profile.and_then(|profile| {
+        Some(ClientCooldown {
+            profile: Arc::clone(&profile.client_id),
+            span: profile.cooldown()?,
+        })
+    });
+    Some(Arc::new(DemandClient {
+        id: client_id.into(),
+        cooldown,
+    }))
 }
 
 /// Fills in what the terms of the request say, where it has any.
@@ -102,10 +171,11 @@ pub fn find_candidate(
 }
 
 /// Records, of a request that may run, that the candidate which it passed over is wanted still.
-pub fn record_passed_over(ctx: &mut RequestContext, account: &Account) {
+pub fn record_passed_over(ctx: &mut RequestContext, account: &Account, call: &Call) {
     let terms = ctx.terms.as_mut();
     if let Some(first) = terms.and_then(|terms| terms.passed_over.take()) {
-        first.gate.record_cold_demand(&account.spec.id);
+        let client = demand_client(ctx, &first, call);
+        first.gate.record_cold_demand(&account.spec.id, client);
     }
 }
 

@@ -21,7 +21,12 @@ impl ConfigSnapshot {
         });
         let tasks = self.catalog.named_tasks().iter();
         let tasks = tasks.map(|task| (task.id.as_str().to_owned(), json!(task)));
-        let models = models.chain(tasks);
+        let clients = self.clients.iter().flat_map(|clients| clients.all());
+        let clients = clients.enumerate().map(|(at, client)| {
+            // Their order counts.
+            (format!("client {at}"), json!(client))
+        });
+        let models = models.chain(tasks).chain(clients);
         let tariffs = self.catalog.models().iter().map(|spec| {
             let values = json!([
                 spec.tariff,

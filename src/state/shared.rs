@@ -5,6 +5,8 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use infergate_core::vram::ClientDemand;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
@@ -48,6 +50,8 @@ pub struct Shared {
     pub quota: Arc<QuotaStore>,
     /// Switches that operators change at run time.
     pub runtime: Arc<RuntimeSwitches>,
+    /// Demand of the last hour for models with processes, by client. Held to count one request or load.
+    pub client_demand: Mutex<ClientDemand>,
     /// The other nodes of the cluster.
     pub cluster: Arc<ClusterHandle>,
     /// The way to them.

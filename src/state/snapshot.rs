@@ -8,7 +8,9 @@ use std::time::Duration;
 use http::header::HeaderName;
 use infergate_core::admission::bodies::BodyLimits;
 use infergate_core::deadline::DeadlineRule;
-use infergate_core::model::{AccountSpec, Catalog, ModelSpec, NamedTask};
+use infergate_core::model::{
+    AccountSpec, Catalog, ClientProfile, ClientProfiles, ModelSpec, NamedTask,
+};
 use infergate_core::{AccountId, Millis};
 
 use super::accounts::Accounts;
@@ -32,6 +34,8 @@ pub struct SnapshotParts {
     pub models: Vec<Arc<ModelSpec>>,
     /// Named tasks.
     pub tasks: Vec<Arc<NamedTask>>,
+    /// Client profiles.
+    pub clients: Vec<ClientProfile>,
     /// Plugins of the models.
     pub plugins: PluginSnapshot,
     /// All accounts.
@@ -66,6 +70,8 @@ pub struct ConfigSnapshot {
     /// `site/node`: where every request of this node has been.
     pub path: Arc<[Arc<str>]>,
     pub catalog: Catalog,
+    /// Client profiles; none without any.
+    pub clients: Option<Arc<ClientProfiles>>,
     /// All models.
     pub models: ModelRuntimes,
     /// Plugins of the models.
@@ -102,6 +108,12 @@ impl ConfigSnapshot {
         self.accounts.count_remote_requests(account, count, now);
     }
 
+    /// Returns whether some client means another model by a name.
+    pub fn may_replace(&self, name: &str) -> bool {
+        let clients = self.clients.as_ref();
+        clients.is_some_and(|clients| clients.may_replace(name))
+    }
+
     /// Bounds of the memory for request bodies.
     pub fn body_limits(&self) -> BodyLimits {
         self.limits.bodies(self.accounts.is_single())
@@ -130,6 +142,7 @@ impl ConfigSnapshot {
             node: plan.node,
             path: Arc::from([here]),
             catalog,
+            clients: ClientProfiles::new(&plan.clients).map(Arc::new),
             models,
             plugins: plan.plugins,
             accounts: Arc::new(accounts),
@@ -163,6 +176,7 @@ impl ConfigSnapshot {
             node: Arc::clone(&self.node),
             path: Arc::clone(&self.path),
             catalog,
+            clients: self.clients.clone(),
             models,
             plugins: self.plugins.clone(),
             accounts: Arc::clone(&self.accounts),

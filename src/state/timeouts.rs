@@ -55,6 +55,7 @@ impl Timeouts {
     /// Returns the rule that deadlines are computed by.
     pub fn deadline_rule(&self) -> DeadlineRule {
         DeadlineRule {
+            profile_secs: None,
             model_floor_secs: self.model_floor_secs,
             ceiling_secs: self.ceiling_secs,
         }

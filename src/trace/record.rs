@@ -47,6 +47,8 @@ pub struct RequestTrace {
     pub generation: u64,
     /// The model's name as the caller wrote it, where that is not the model's id.
     pub requested_model: Option<Arc<str>>,
+    /// Pattern of the client profile that applied.
+    pub client_profile: Option<Arc<str>>,
     pub deadline: Option<DeadlineInputs>,
     /// History of the request at other nodes, where one has forwarded it here.
     pub forwarded_from: Option<ForwardedFrom>,
@@ -262,6 +264,7 @@ impl TraceBuilder {
             begin_us: times.begin_us(),
             generation,
             requested_model: None,
+            client_profile: None,
             deadline: None,
             forwarded_from: forwarder.map(|node| ForwardedFrom {
                 node,
@@ -283,6 +286,13 @@ impl TraceBuilder {
         if found.is_none_or(|id| id.as_str() != name) {
             trace.requested_model =
                 Some(name[..name.floor_char_boundary(REQUESTED_MODEL_BYTES_MAX)].into());
+        }
+    }
+
+    /// The profile of the client applies, by its pattern.
+    pub fn set_client_profile(&mut self, pattern: &Arc<str>) {
+        if let Some(trace) = &mut self.recorded {
+            trace.client_profile = Some(Arc::clone(pattern));
         }
     }
 

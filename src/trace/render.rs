@@ -67,6 +67,7 @@ impl RequestTrace {
             "requested_model",
             requested.unwrap_or_else(|| model_json(end)),
         );
+        put("client_profile", self.client_profile.as_deref().into());
         put("face", end.map(|end| end.dialect.name()).into());
         put("deadline", self.deadline.map(deadline_json).into());
         put("quota", end.and_then(quota_json).into());
@@ -286,6 +287,7 @@ fn deadline_json(deadline: DeadlineInputs) -> Value {
         "model_secs": model_secs,
         "floor_secs": rule.model_floor_secs,
         "ceiling_secs": rule.ceiling_secs,
+        "profile_secs": rule.profile_secs,
         "caller_ms": requested.map(|requested| requested.0),
     })
 }

@@ -17,6 +17,7 @@ use crate::telemetry::{AttemptResult, Clock, RequestOutcome, TokenUsage};
 use crate::upstream::{AdmissionGate, GateEntry, Target};
 
 const RULE: DeadlineRule = DeadlineRule {
+    profile_secs: None,
     model_floor_secs: 30,
     ceiling_secs: 240,
 };
@@ -96,6 +97,7 @@ fn ask() -> PermitRequest {
         is_retry: false,
         is_bounded_elsewhere: false,
         has_alternative: false,
+        client: None,
         class: PermitClass::Live,
     }
 }
@@ -458,6 +460,7 @@ fn only_retries_that_load_another_server_count_for_the_whole_model() {
 fn the_end_is_that_of_the_summary_and_the_deadline_names_its_source() {
     let mut draft = started();
     draft.set_requested_model("unseen", None);
+    draft.set_client_profile(&"tagger*".into());
     draft.set_deadline(RULE, 1, Some(Millis(500)));
     draft.record_refusal(&Refusal::QuotaUsed);
     let quota = QuotaHold {
@@ -483,6 +486,7 @@ fn the_end_is_that_of_the_summary_and_the_deadline_names_its_source() {
         ("account", json!("acme")),
         ("model", Value::Null),
         ("requested_model", json!("unseen")),
+        ("client_profile", json!("tagger*")),
         ("face", json!("openai")),
         ("steps", json!([])),
         ("outcome", json!("refused")),
@@ -503,6 +507,7 @@ fn the_end_is_that_of_the_summary_and_the_deadline_names_its_source() {
             "model_secs": 1,
             "floor_secs": 30,
             "ceiling_secs": 240,
+            "profile_secs": null,
             "caller_ms": 500,
         })
     );

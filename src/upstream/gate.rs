@@ -5,6 +5,7 @@
 //! called under one small mutex, and the waiters they name are woken. The lock is held for the
 //! length of one decision and never across an await. No task runs per waiter.
 
+mod client_demand;
 mod cold_requests;
 mod readings;
 mod retry;
@@ -41,7 +42,7 @@ pub use cold_requests::ColdSignal;
 pub use retry::RetryPlan;
 use slot_meter::SlotMeter;
 pub use slots::slot_target;
-use slots::{GateSlots, cold_refusal};
+use slots::{GateSlots, RefusedRequest};
 pub use snapshot::{AdmissionSnapshot, ColdState};
 use snapshot::{EndpointUrls, GateView};
 pub use waiter::{WaitProgress, Waiter};
@@ -166,7 +167,8 @@ impl AdmissionGate {
         let account = AccountKey::from(&request.account);
         let mut inner = self.inner.lock();
         let state = inner.cold_state();
-        let asked = state.map(|_| cold_refusal(&request, now));
+        let asked = state.map(|_| RefusedRequest::of(&request, now));
+        let client = request.client.clone();
         let outcome = match inner.ejector.pause_left(now) {
             Some(retry_after) => AdmissionOutcome::Full(Refusal::EndpointsPaused { retry_after }),
             None => inner
@@ -207,12 +209,11 @@ impl AdmissionGate {
                     expected_wait,
                     has_found_cold: state.is_some(),
                     is_uncounted: state.is_some(),
+                    client,
                 }))
             }
             AdmissionOutcome::Full(refusal) => {
-                if let Some(asked) = asked {
-                    self.record_cold_refusal(&mut inner, asked, &refusal);
-                }
+                let refusal = self.refuse_cold(&mut inner, asked, refusal);
                 drop(inner);
                 Err(refusal)
             }

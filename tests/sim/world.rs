@@ -317,6 +317,7 @@ impl ModelSim {
             is_retry: request.tries > 0,
             is_bounded_elsewhere: false,
             has_alternative: false,
+            client: None,
             class: PermitClass::Live,
         };
         match self

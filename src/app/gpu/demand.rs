@@ -14,6 +14,7 @@ use infergate_core::vram::{
 };
 use infergate_core::{AccountId, Millis, ModelId};
 
+use super::askers::Askers;
 use crate::upstream::ModelRuntime;
 
 /// Requests of a model that are looked at: more of them would change no decision.
@@ -34,6 +35,8 @@ pub(super) struct DemandBook {
 struct BookEntry {
     memory: DemandMemory,
     tally: Option<DemandTally>,
+    /// Clients that have asked since nothing serves it.
+    askers: Askers,
 }
 
 impl DemandBook {
@@ -58,12 +61,14 @@ impl DemandBook {
         let share = model.spec.jobs.share_percent;
         let kept_alive = model.gate.take_kept_alive();
         let mut waiting = Vec::new();
+        let mut asked = Askers::default();
         let (refused, counts) = model.gate.look_at_demand(WAITING_MAX, |request| {
             let weight = DemandWeight::of_priority(request.priority);
             let (account, weight) = match request.class {
                 PermitClass::Live => (request.account.clone(), weight),
                 PermitClass::Durable => (jobs.clone(), weight.scaled(share)),
             };
+            asked.add(request.joined, request.client);
             waiting.push(SeenRequest {
                 joined: request.joined,
                 deadline: request.deadline,
@@ -72,10 +77,13 @@ impl DemandBook {
                 priority: request.priority,
             });
         });
+        for refused in &refused {
+            asked.add(refused.refusal.at, refused.client.as_ref());
+        }
         let gauges = model.gate.gauges();
         let look = DemandLook {
             waiting,
-            refused,
+            refused: refused.into_iter().map(|it| it.refusal).collect(),
             arrivals: counts.arrivals,
             grants: counts.grants,
             most_urgent: counts.most_urgent,
@@ -93,12 +101,25 @@ impl DemandBook {
         let own = own.or_insert_with(|| BookEntry {
             memory: DemandMemory::new(settings),
             tally: None,
+            askers: Askers::default(),
         });
+        own.askers.merge(&asked);
         let line = is_recording.then(|| {
             let tally = own.tally.get_or_insert_with(|| DemandTally::new(now));
             tally.add(&look, counts.mean_hold, now);
             tally.take_line(now)
         });
-        (own.memory.take(look, now), line.flatten())
+        let is_usable = look.is_usable;
+        let demand = own.memory.take(look, now);
+        if is_usable || demand.unserved_since.is_none() {
+            own.askers = Askers::default();
+        }
+        (demand, line.flatten())
+    }
+
+    /// Takes who has asked for a model since nothing serves it, to be called as its load begins.
+    pub fn take_askers(&mut self, model: &ModelId) -> Askers {
+        let entry = self.models.get_mut(model);
+        entry.map_or_else(Askers::default, |it| std::mem::take(&mut it.askers))
     }
 }

@@ -3,6 +3,7 @@
 //! Neither a decision, which is `infergate_core::vram`'s, nor a device or a process, which are `gpu`'s.
 
 mod adoption;
+mod askers;
 mod demand;
 mod driver;
 mod ending;

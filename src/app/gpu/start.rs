@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::driver::{Driver, DriverParts, HostCommand, HostOrder};
 use super::ending::HostEnding;
-use super::view::{GpuBoard, SlotFacts};
+use super::view::{GpuBoard, SlotFacts, shown_client};
 use crate::admin::{DeviceOrder, GpuControlError, GpuControls, GpuOrder, OrderOutcome};
 use crate::app::reload::ConfigStatus;
 use crate::config::Config;
@@ -127,6 +127,13 @@ struct HostControls {
 impl GpuControls for HostControls {
     fn report(&self) -> Value {
         self.board.report()
+    }
+
+    fn clients(&self) -> Value {
+        let clock = self.shared.clock;
+        let uses = self.shared.client_demand.lock().last_hour(clock.now());
+        let uses = uses.iter().map(|it| shown_client(it, clock));
+        uses.collect()
     }
 
     async fn order(

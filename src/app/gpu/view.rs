@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use infergate_core::vram::{
-    DeviceId, DeviceShare, FreeMemory, HostTime, LoadKind, ModelDetails, SlotDetails, SlotId,
+    ClientUse, DeviceId, DeviceShare, FreeMemory, HostTime, LoadKind, ModelDetails, SlotDetails,
+    SlotId,
 };
 use infergate_core::{Millis, ModelId};
 use parking_lot::Mutex;
@@ -14,7 +15,8 @@ use tokio::sync::watch;
 use super::settings::EstimateFacts;
 use super::standing_orders::DeviceClosure;
 use crate::gpu::{HostReading, ReadDevice};
-use crate::telemetry::host_time;
+use crate::telemetry::clock::rfc3339;
+use crate::telemetry::{Clock, host_time};
 
 /// Problem of devices whose thread waits for the driver.
 const NO_ANSWER: &str =
@@ -237,6 +239,19 @@ fn shown_device(device: &ReadDevice, closed: Option<DeviceClosure>, now: HostTim
         "free_mib": free,
         "utilization_percent": sample.and_then(|it| it.utilization_percent),
         "closed": closed.map(DeviceClosure::name),
+    })
+}
+
+/// Demand of a client as `GET /gpu?clients` shows it.
+pub(super) fn shown_client(demand: &ClientUse, clock: Clock) -> Value {
+    let counts = demand.counts;
+    json!({
+        "client_id": &*demand.client_id,
+        "model": demand.model.as_str(),
+        "requests": counts.requests,
+        "cold_requests": counts.cold_requests,
+        "loads": counts.loads,
+        "last_seen_at": rfc3339(clock.wall_at(demand.last_seen.0 * 1000)),
     })
 }
 

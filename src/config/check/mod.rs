@@ -7,6 +7,7 @@
 mod accounts;
 mod bases;
 mod billing;
+mod client_profiles;
 mod cluster;
 mod deployments;
 mod discovery;

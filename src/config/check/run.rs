@@ -8,8 +8,8 @@ use crate::telemetry::log;
 use crate::upstream::check_url;
 
 use super::{
-    accounts, bases, billing, cluster, deployments, endpoints, fallbacks, files, gpu, jobs, limits,
-    listen, models, named_tasks, plugins, processes,
+    accounts, bases, billing, client_profiles, cluster, deployments, endpoints, fallbacks, files,
+    gpu, jobs, limits, listen, models, named_tasks, plugins, processes,
 };
 
 /// Reports what cannot work to `problems` and what probably is not meant to `warnings`.
@@ -30,6 +30,7 @@ pub(in crate::config) fn check(
     check_readiness(&root, &models, problems);
     fallbacks::check(&root, &models, problems, warnings);
     named_tasks::check(&root, &models, problems, warnings);
+    client_profiles::check(&root, &models, problems, warnings);
     bases::check(&root, &models, problems, warnings);
     let plugins = plugins::check(&root, problems, warnings);
     plugins::check_models(&root, &plugins, problems, warnings);

@@ -10,6 +10,7 @@
 //! slab  ←  queue  ←  discipline  ←  fifo, priority, accounts ← fair, token_fair
 //! permit_class, service_time  ←  class_share  ←  permits
 //! server  ←  endpoints, permit_request, permits, class_share, discipline  ←  admission_queue
+//! cooldown  ←  permit_request
 //! rate and bodies stand alone
 //! ```
 //!
@@ -26,6 +27,7 @@ mod accounts;
 mod admission_queue;
 pub mod bodies;
 mod class_share;
+mod cooldown;
 mod discipline;
 mod disciplines;
 mod endpoint_id;
@@ -46,6 +48,7 @@ mod state;
 mod token_fair;
 
 pub use admission_queue::{AdmissionQueue, Readiness, RequestCounts, WaitingRequest};
+pub use cooldown::{ClientCooldown, DemandClient, LoadCooldowns, LoadProgress};
 pub use endpoint_id::EndpointId;
 pub use order::EndpointOrder;
 pub use permit_class::{ClassChoice, ClassTurn, PermitClass};

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::cooldown::DemandClient;
 use super::endpoint_id::EndpointId;
 use super::order::EndpointOrder;
 use super::permit_class::{ClassTurn, PermitClass};
@@ -54,6 +55,8 @@ pub struct PermitRequest {
     /// Has a fallback model. The request is refused at once when no endpoint is usable, also where the
     /// model's other requests wait for one to recover.
     pub has_alternative: bool,
+    /// Client that it names, where the model's processes are started by the gateway.
+    pub client: Option<Arc<DemandClient>>,
 }
 
 /// A granted permit.

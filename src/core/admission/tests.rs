@@ -101,6 +101,7 @@ pub(super) fn request(account: &str) -> PermitRequestBuilder {
         is_retry: false,
         is_bounded_elsewhere: false,
         has_alternative: false,
+        client: None,
     })
 }
 

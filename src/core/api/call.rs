@@ -72,7 +72,7 @@ pub struct Call {
     pub continuous_usage: bool,
     /// `x_priority`: 0 is first, 9 last.
     pub priority: Option<u8>,
-    /// `x_client_id`, at most 64 bytes; recorded in the event only.
+    /// `x_client_id`, at most 64 bytes: recorded in the event, and matched by client profiles.
     pub client_id: Option<String>,
     /// `options.rejectIfBusy`: fail fast instead of waiting.
     pub reject_if_busy: bool,

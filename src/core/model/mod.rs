@@ -7,6 +7,7 @@ mod backend;
 mod base;
 mod catalog;
 mod chat;
+mod client_profile;
 mod credentials;
 mod deployment;
 mod discovery;
@@ -23,6 +24,7 @@ pub use backend::{BackendName, Payload};
 pub use base::BaseSpec;
 pub use catalog::{Access, Catalog};
 pub use chat::{ChatSpec, ChatTemplate, Thinking};
+pub use client_profile::{CLIENT_PROFILES_MAX, ClientProfile, ClientProfiles};
 pub use credentials::{AuthForm, HealthCheckSpec, Secret};
 pub use deployment::{DeploymentSpec, HardwareSpec, INSTANCES_MAX};
 pub use discovery::{

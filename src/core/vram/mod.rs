@@ -16,11 +16,12 @@
 //! managed, fit  ←  host_plan
 //! demand, pool  ←  demand_look
 //! device, pool, demand_look  ←  replay
-//! estimate, reclaim stand alone
+//! client_demand, estimate, reclaim stand alone
 //! ```
 
 mod account;
 mod backoff;
+mod client_demand;
 mod contender;
 mod demand;
 mod demand_look;
@@ -46,6 +47,7 @@ mod slot;
 
 pub use account::{FreeMemory, MemoryAccount, UnknownCause, exceeds_lease};
 pub use backoff::{BackoffState, LoadBackoff, STARTS_MAX, STARTS_SPAN};
+pub use client_demand::{ClientCounts, ClientDemand, ClientUse};
 pub use contender::{ColdModel, Protection, Resident};
 pub use demand::{Demand, DemandSettings, DemandWeight, WaiterDemand, debt_of_wait};
 pub use demand_look::{ColdRefusal, DemandLook, DemandMemory, KeptAlive, SeenRequest};

@@ -44,6 +44,7 @@ pub fn ask(account: &str) -> PermitRequest {
         is_retry: false,
         is_bounded_elsewhere: false,
         has_alternative: false,
+        client: None,
         class: PermitClass::Live,
     }
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::admission::{
-    EndpointId, PermitRequest, Readiness, RequestCounts, WaitingRequest,
+    DemandClient, EndpointId, LoadCooldowns, PermitRequest, Readiness, RequestCounts,
+    WaitingRequest,
 };
 use infergate_core::model::{EndpointSpec, KeepLoaded, Secret, is_slot};
 use infergate_core::routing::Health;
@@ -31,6 +32,15 @@ const REFUSED_PAUSE: Millis = Millis::from_secs(1);
 /// Urgency of a request that has not been read yet.
 const PRIORITY_USUAL: u8 = 5;
 
+/// Request that was refused because no slot could be ready in time: it counts as demand for a load.
+#[derive(Clone, Debug)]
+pub struct RefusedRequest {
+    /// What is remembered of it.
+    pub refusal: ColdRefusal,
+    /// Client that it names.
+    pub client: Option<Arc<DemandClient>>,
+}
+
 /// Slots of one gate.
 #[derive(Default)]
 pub(super) struct GateSlots {
@@ -41,7 +51,7 @@ pub(super) struct GateSlots {
     /// Slots that refused a connection while they are open, with the ends of their pauses.
     paused: BTreeMap<Arc<str>, Millis>,
     /// Requests that no load could serve in time, since the last look.
-    refused: Vec<ColdRefusal>,
+    refused: Vec<RefusedRequest>,
     /// States of slots that are not ready, in a word for operators.
     words: BTreeMap<Arc<str>, &'static str>,
     /// Reason for which a model with demand is not ready.
@@ -50,6 +60,8 @@ pub(super) struct GateSlots {
     pub(super) ready_at: Millis,
     /// Requests with a time of their own for which the model stays loaded, since the last look.
     kept_alive: Option<KeptAlive>,
+    /// Loads that client profiles have caused.
+    pub(super) cooldowns: LoadCooldowns,
 }
 
 /// States of slots that are not ready, the nearest to it first; unlisted ones come last.
@@ -101,7 +113,7 @@ impl GateSlots {
     }
 
     /// State of the slot that is nearest to being ready, of a model that is cold.
-    fn nearest(&self) -> &'static str {
+    pub(super) fn nearest(&self) -> &'static str {
         let rank = |word: &&'static str| NEAREST_FIRST.iter().position(|it| it == word);
         let words = self.words.values().copied();
         let nearest = words.min_by_key(|word| rank(word).unwrap_or(NEAREST_FIRST.len()));
@@ -133,23 +145,23 @@ impl GateState {
         })
     }
 
-    fn remember_refusal(&mut self, request: ColdRefusal, refusal: &Refusal) {
-        let counts = matches!(
-            refusal,
-            Refusal::CannotStartInTime { .. } | Refusal::Busy { .. } | Refusal::QueueFull { .. }
-        );
-        if counts && self.slots.refused.len() < REFUSALS_MAX {
+    fn remember_refusal(&mut self, request: RefusedRequest) {
+        if self.slots.refused.len() < REFUSALS_MAX {
             self.slots.refused.push(request);
         }
     }
 }
 
-/// Returns the request as it is remembered when it is refused.
-pub(super) fn cold_refusal(request: &PermitRequest, at: Millis) -> ColdRefusal {
-    ColdRefusal {
-        account: request.account.clone(),
-        priority: request.priority,
-        at,
+impl RefusedRequest {
+    pub(super) fn of(request: &PermitRequest, at: Millis) -> RefusedRequest {
+        RefusedRequest {
+            refusal: ColdRefusal {
+                account: request.account.clone(),
+                priority: request.priority,
+                at,
+            },
+            client: request.client.clone(),
+        }
     }
 }
 
@@ -160,16 +172,30 @@ impl AdmissionGate {
     }
 
     /// Counts a request that was refused while nothing serves the model, and remembers it as demand. Not one that goes
-    /// on to another model or node: it counts there, or by [`AdmissionGate::record_cold_demand`].
-    pub(super) fn record_cold_refusal(
+    /// on to another model or node: it counts there, or by [`AdmissionGate::record_cold_demand`]. Returns the refusal.
+    pub(super) fn refuse_cold(
         &self,
         inner: &mut GateState,
-        request: ColdRefusal,
-        refusal: &Refusal,
-    ) {
-        if *refusal != Refusal::NoHealthyEndpoint {
-            self.cold.record(ColdResult::Refused);
-            inner.remember_refusal(request, refusal);
+        request: Option<RefusedRequest>,
+        refusal: Refusal,
+    ) -> Refusal {
+        let Some(request) = request.filter(|_| refusal != Refusal::NoHealthyEndpoint) else {
+            return refusal;
+        };
+        self.cold.record(ColdResult::Refused);
+        if !matches!(
+            refusal,
+            Refusal::CannotStartInTime { .. } | Refusal::Busy { .. } | Refusal::QueueFull { .. }
+        ) {
+            return refusal;
+        }
+        let at = request.refusal.at;
+        match inner.held_until(request.client.as_deref(), at, at) {
+            Some(until) => refusal.not_before(until.since(at)),
+            None => {
+                inner.remember_refusal(request);
+                refusal
+            }
         }
     }
 
@@ -187,6 +213,7 @@ impl AdmissionGate {
             if inner.turnstile.is_cold() {
                 inner.slots.ready_at = now;
             }
+            inner.slots.cooldowns.record_ready();
             inner.ejector.forget(slot);
             inner.slots.paused.remove(slot);
             inner
@@ -267,14 +294,23 @@ impl AdmissionGate {
         self.inner.lock().slots.reason = reason;
     }
 
-    /// Visits at most `limit` requests that wait, and takes refusals and counts since the last look.
+    /// Visits at most `limit` requests that wait and count as demand, and takes refusals and counts since the last
+    /// look.
     pub fn look_at_demand(
         &self,
         limit: usize,
-        each: impl FnMut(WaitingRequest<'_>),
-    ) -> (Vec<ColdRefusal>, RequestCounts) {
+        mut each: impl FnMut(WaitingRequest<'_>),
+    ) -> (Vec<RefusedRequest>, RequestCounts) {
+        let now = self.clock.now();
         let mut inner = self.inner.lock();
-        inner.turnstile.for_each_waiting(limit, each);
+        let (cooldowns, progress) = (&inner.slots.cooldowns, inner.load_progress());
+        inner.turnstile.for_each_waiting(limit, |request| {
+            let client = request.client.map(|client| &**client);
+            let held = cooldowns.held_until(client, request.joined, progress, now);
+            if held.is_none() {
+                each(request);
+            }
+        });
         let counts = inner.turnstile.take_counts();
         (std::mem::take(&mut inner.slots.refused), counts)
     }
@@ -285,19 +321,21 @@ impl AdmissionGate {
     }
 
     /// Remembers a request that another model serves only because this one is cold.
-    pub fn record_cold_demand(&self, account: &AccountId) {
+    pub fn record_cold_demand(&self, account: &AccountId, client: Option<Arc<DemandClient>>) {
         let Some(signal) = self.cold.signal() else {
             return;
         };
         let at = self.clock.now();
         let mut inner = self.inner.lock();
-        if inner.slots.refused.len() < REFUSALS_MAX {
-            inner.slots.refused.push(ColdRefusal {
-                account: account.clone(),
-                priority: PRIORITY_USUAL,
-                at,
-            });
+        if inner.held_until(client.as_deref(), at, at).is_some() {
+            return;
         }
+        let refusal = ColdRefusal {
+            account: account.clone(),
+            priority: PRIORITY_USUAL,
+            at,
+        };
+        inner.remember_refusal(RefusedRequest { refusal, client });
         drop(inner);
         signal.changed.notify_one();
     }
@@ -611,7 +649,10 @@ mod tests {
         let mut waiting = Vec::new();
         let (refused, counts) =
             gate.look_at_demand(8, |it| waiting.push(it.account.as_str().to_owned()));
-        let refused: Vec<&str> = refused.iter().map(|it| it.account.as_str()).collect();
+        let refused: Vec<&str> = refused
+            .iter()
+            .map(|it| it.refusal.account.as_str())
+            .collect();
         assert_eq!((refused, waiting), (vec!["a", "b"], vec!["c".to_owned()]));
         assert_eq!((counts.arrivals, counts.grants), (3, 0));
         drop(waiter);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use infergate_core::admission::{QueueTicket, Readiness};
+use infergate_core::admission::{DemandClient, QueueTicket, Readiness};
 use infergate_core::routing::AccountKey;
 use infergate_core::{Millis, Refusal};
 use tokio::sync::oneshot;
@@ -34,6 +34,8 @@ pub struct Waiter {
     pub(super) ticket: QueueTicket,
     /// Joined while nothing served the model, with a result that is not counted yet.
     pub(super) is_uncounted: bool,
+    /// Client that it names, of a model with slots.
+    pub(super) client: Option<Arc<DemandClient>>,
     pub(super) joined_us: u64,
     pub(super) grant: oneshot::Receiver<GrantResult>,
     /// Waiters of all accounts when it joined.

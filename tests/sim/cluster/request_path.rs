@@ -252,6 +252,7 @@ impl ClusterSim {
         let ask = PermitRequest {
             is_bounded_elsewhere: false,
             has_alternative: false,
+            client: None,
             class: PermitClass::Live,
             account: "ant".into(),
             weight: 1,

@@ -8,8 +8,8 @@ use infergate_core::ModelId;
 use infergate_core::admission::Readiness;
 use infergate_core::model::slot_url;
 use infergate_core::vram::{
-    Action, DeviceShare, LeaseGroup, ProcessTrail, ReadyOutlook, SlotEvent, SlotId, SlotState,
-    StartFailure,
+    Action, DeviceShare, LeaseGroup, LoadReason, ProcessTrail, ReadyOutlook, SlotEvent, SlotId,
+    SlotState, StartFailure,
 };
 use tokio::sync::mpsc;
 
@@ -51,8 +51,13 @@ impl Driver {
                 life,
                 shares,
                 priority,
-                ..
-            } => self.acquire(slot, life, shares, priority),
+                reason,
+            } => {
+                if reason == LoadReason::Demand {
+                    self.note_askers(&slot.model);
+                }
+                self.acquire(slot, life, shares, priority);
+            }
             Action::Release(slot) => self.release(&slot),
             Action::Start { slot, life, shares } => self.start(slot, life, shares),
             Action::Open(slot) => {
@@ -99,6 +104,22 @@ impl Driver {
             Action::Sleep(slot) => self.put_to_sleep(&slot),
             Action::Wake(slot) => self.send(&slot, InstanceOrder::Wake),
             Action::Shrink { slot, shares } => self.shrink(&slot, shares),
+        }
+    }
+
+    /// Records whose requests a load is for: its client, and the profiles that cause no other one for a while.
+    fn note_askers(&mut self, model: &ModelId) {
+        let askers = self.demand.take_askers(model);
+        let shared = &self.parts.shared;
+        if let Some(client) = askers.first_client() {
+            let now = shared.clock.now();
+            let mut clients = shared.client_demand.lock();
+            clients.record_load(&client.id, model, now);
+        }
+        if let Some(runtime) = self.models.get(model)
+            && !askers.profiles.is_empty()
+        {
+            runtime.gate.record_load(&askers.profiles);
         }
     }
 

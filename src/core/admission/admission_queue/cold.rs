@@ -3,7 +3,10 @@
 //! Such a model has a queue although nothing is loaded: its endpoints are slots, which are configured and not usable.
 //! Nothing is loaded here. The owner of the slots says when one is expected to be ready.
 
+use std::sync::Arc;
+
 use super::{AdmissionQueue, retry_after};
+use crate::admission::cooldown::DemandClient;
 use crate::admission::permit_class::PermitClass;
 use crate::admission::permit_request::{PermitRequest, WaiterUpdates};
 use crate::admission::slab::SlotKey;
@@ -36,6 +39,8 @@ pub struct WaitingRequest<'a> {
     pub joined: Millis,
     /// Moment at which it leaves without a permit.
     pub deadline: Millis,
+    /// Client that it names.
+    pub client: Option<&'a Arc<DemandClient>>,
 }
 
 /// Requests and permits of a model between two looks at its demand.
@@ -117,6 +122,7 @@ impl AdmissionQueue {
                 priority: request.priority,
                 joined: waiter.joined,
                 deadline: request.deadline,
+                client: request.client.as_ref(),
             });
         }
     }

@@ -125,6 +125,7 @@ impl ReferenceModel {
             is_retry: choices.one_in(16),
             is_bounded_elsewhere: choices.one_in(8),
             has_alternative: choices.one_in(8),
+            client: None,
         };
         match self
             .admission_queue
