@@ -55,8 +55,13 @@ impl DemandBook {
         }
     }
 
-    /// Returns the demand of a model, and its line for the lifecycle file where one is due.
-    pub fn read(&mut self, model: &ModelRuntime, now: Millis) -> (ModelDemand, Option<DemandLine>) {
+    /// Returns the demand of a model, and its line for the lifecycle file where one is due and `may_write`.
+    pub fn read(
+        &mut self,
+        model: &ModelRuntime,
+        may_write: bool,
+        now: Millis,
+    ) -> (ModelDemand, Option<DemandLine>) {
         let jobs = AccountId::from(JOBS);
         let share = model.spec.jobs.share_percent;
         let kept_alive = model.gate.take_kept_alive();
@@ -107,7 +112,7 @@ impl DemandBook {
         let line = is_recording.then(|| {
             let tally = own.tally.get_or_insert_with(|| DemandTally::new(now));
             tally.add(&look, counts.mean_hold, now);
-            tally.take_line(now)
+            may_write.then(|| tally.take_line(now)).flatten()
         });
         let is_usable = look.is_usable;
         let demand = own.memory.take(look, now);

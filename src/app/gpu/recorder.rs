@@ -27,6 +27,11 @@ impl HostRecorder {
         self.pool = pool;
     }
 
+    /// Returns whether the file has the configuration of now: lines of demand mean nothing before it.
+    pub fn is_written(&self) -> bool {
+        self.pool.is_some()
+    }
+
     /// Returns whether a line is due: devices have come or gone, or the latest line is old.
     pub fn is_due(&self, reading: &HostReading, now: Millis) -> bool {
         // Memory of others comes and goes.

@@ -153,9 +153,9 @@ impl Driver {
         let now = self.parts.shared.clock.now();
         let moment = self.moment();
         let models = self.models.iter();
-        let mut lines = Vec::new();
+        let (mut lines, is_written) = (Vec::new(), self.recorder.is_written());
         let demands = models.map(|(id, model)| {
-            let (demand, line) = self.demand.read(model, now);
+            let (demand, line) = self.demand.read(model, is_written, now);
             lines.extend(line.map(|line| (id.clone(), line)));
             (id, demand)
         });

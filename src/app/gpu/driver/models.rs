@@ -35,6 +35,7 @@ impl Driver {
             self.parts.gpu = Arc::new(running.gpu.clone().unwrap_or_default());
         }
         self.outlets.configure(&self.parts.gpu);
+        self.recorder.configure(None);
         self.parts
             .shared
             .metrics
