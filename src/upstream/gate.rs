@@ -42,7 +42,7 @@ pub use retry::RetryPlan;
 use slot_meter::SlotMeter;
 use slots::GateSlots;
 pub use slots::{ColdRefusal, KeptAlive, slot_target};
-pub use snapshot::{AdmissionSnapshot, ColdState};
+pub use snapshot::{AdmissionSnapshot, ColdPlace, ColdState};
 use snapshot::{EndpointUrls, GateView};
 pub use waiter::{WaitProgress, Waiter};
 
@@ -166,7 +166,8 @@ impl AdmissionGate {
         let account = AccountKey::from(&request.account);
         let mut inner = self.inner.lock();
         let state = inner.cold_state();
-        let asked = state.map(|_| ColdRefusal::of(&request, now));
+        let is_cold = state.is_some();
+        let asked = is_cold.then(|| ColdRefusal::of(&request, now));
         let outcome = match inner.ejector.pause_left(now) {
             Some(retry_after) => AdmissionOutcome::Full(Refusal::EndpointsPaused { retry_after }),
             None => inner
@@ -205,8 +206,8 @@ impl AdmissionGate {
                     waiting_before: found.gauges.depth - 1,
                     position,
                     expected_wait,
-                    has_found_cold: state.is_some(),
-                    is_uncounted: state.is_some(),
+                    has_found_cold: is_cold,
+                    is_uncounted: is_cold,
                 }))
             }
             AdmissionOutcome::Full(refusal) => {
@@ -217,9 +218,7 @@ impl AdmissionGate {
                 Err(refusal)
             }
         };
-        if state.is_some()
-            && let Some(signal) = self.cold.signal()
-        {
+        if is_cold && let Some(signal) = self.cold.signal() {
             signal.changed.notify_one();
         }
         (found, entry)
