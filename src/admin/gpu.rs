@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
+use super::log_stream::LogFollower;
 use super::response::AdminResponse;
 
 const NOT_CONFIGURED: &str =
@@ -85,6 +86,9 @@ pub enum GpuControlError {
     /// No such model, or none with a process.
     #[error("{0}")]
     NotFound(String),
+    /// The order would harm what runs; the text says what to do instead.
+    #[error("{0}")]
+    Conflict(String),
     /// The driver does not take orders now.
     #[error("{0}")]
     Unavailable(String),
@@ -94,6 +98,7 @@ impl GpuControlError {
     fn status(&self) -> u16 {
         match self {
             GpuControlError::NotFound(_) => 404,
+            GpuControlError::Conflict(_) => 409,
             GpuControlError::Unavailable(_) => 503,
         }
     }
@@ -121,8 +126,21 @@ pub trait GpuControls: Send + Sync + 'static {
     /// Carries an order about a device out; it stands until the opposite one, also over restarts.
     async fn order_device(&self, device: &str, order: DeviceOrder) -> Result<(), GpuControlError>;
 
+    /// Leases and claims of the host, by all holders; with an identity, that lease with those granted with it.
+    async fn leases(&self, id: Option<&str>) -> Result<Value, GpuControlError>;
+
+    /// Frees a lease, with those granted with it, whose holder is gone.
+    async fn release(&self, id: &str) -> Result<(), GpuControlError>;
+
     /// The last lines of an instance's output.
     async fn log(&self, instance: &str, lines: usize) -> Result<String, GpuControlError>;
+
+    /// The last lines of an instance's output, and what follows them until it ends.
+    async fn follow_log(
+        &self,
+        instance: &str,
+        lines: usize,
+    ) -> Result<Box<dyn LogFollower>, GpuControlError>;
 }
 
 /// Question or order of a path.
@@ -131,6 +149,8 @@ enum GpuRoute {
     Report,
     Order(String, GpuOrder),
     Device(String, DeviceOrder),
+    Leases,
+    Lease(String),
     Log(String),
 }
 
@@ -150,13 +170,21 @@ impl GpuRoute {
             let (_, order) = DeviceOrder::ALL.into_iter().find(|(own, _)| *own == word)?;
             return Some(GpuRoute::Device(decoded(device), order));
         }
+        if let Some(rest) = rest.strip_prefix("/leases") {
+            return match rest.strip_prefix('/') {
+                None => rest.is_empty().then_some(GpuRoute::Leases),
+                Some("") => Some(GpuRoute::Leases),
+                Some(id) => Some(GpuRoute::Lease(decoded(id))),
+            };
+        }
         let instance = rest.strip_prefix("/instances/")?.strip_suffix("/logs")?;
         Some(GpuRoute::Log(decoded(instance)))
     }
 
-    fn method(&self) -> &'static str {
+    fn methods(&self) -> &'static str {
         match self {
-            GpuRoute::Report | GpuRoute::Log(_) => "GET",
+            GpuRoute::Report | GpuRoute::Leases | GpuRoute::Log(_) => "GET",
+            GpuRoute::Lease(_) => "GET, DELETE",
             GpuRoute::Order(..) | GpuRoute::Device(..) => "POST",
         }
     }
@@ -165,6 +193,21 @@ impl GpuRoute {
 /// Returns whether a path is about the GPU host.
 pub(super) fn is_gpu_path(path: &str) -> bool {
     path == "/gpu" || path.starts_with("/gpu/")
+}
+
+/// Begins to follow a log where a request asks for that; none for any other request.
+pub(super) async fn follow(
+    gpu: Option<&dyn GpuControls>,
+    method: &str,
+    path: &str,
+    query: &str,
+) -> Option<Result<Box<dyn LogFollower>, AdminResponse>> {
+    let asks = method == "GET" && is_gpu_path(path) && number(query, "follow") == Some(1);
+    let (true, Some(gpu), Some(GpuRoute::Log(instance))) = (asks, gpu, GpuRoute::read(path)) else {
+        return None;
+    };
+    let followed = gpu.follow_log(&instance, lines(query)).await;
+    Some(followed.map_err(|error| AdminResponse::error(error.status(), &error.to_string())))
 }
 
 /// Answers a request about the GPU host.
@@ -180,8 +223,8 @@ pub(super) async fn respond(
     let Some(route) = GpuRoute::read(path) else {
         return AdminResponse::error(404, NO_PATH);
     };
-    let takes = route.method();
-    if takes != method {
+    let takes = route.methods();
+    if !takes.split(", ").any(|taken| taken == method) {
         let message = format!("{path} takes {takes} only");
         return AdminResponse {
             allow: Some(takes),
@@ -215,6 +258,12 @@ pub(super) async fn respond(
             let done = gpu.order_device(&device, order).await;
             done.map(|()| json!({ "device": device, "accepted": true }))
         }
+        GpuRoute::Leases => gpu.leases(None).await,
+        GpuRoute::Lease(id) if method == "DELETE" => {
+            let released = gpu.release(&id).await;
+            released.map(|()| json!({ "lease": id, "released": true }))
+        }
+        GpuRoute::Lease(id) => gpu.leases(Some(&id)).await,
         GpuRoute::Log(instance) => {
             let text = gpu.log(&instance, lines(query)).await;
             text.map(|text| json!({ "instance": instance, "log": text }))
@@ -277,6 +326,12 @@ mod tests {
                 "/gpu/instances/m%230-00c0ffee/logs",
                 Some(GpuRoute::Log("m#0-00c0ffee".to_owned())),
             ),
+            ("/gpu/leases", Some(GpuRoute::Leases)),
+            (
+                "/gpu/leases/l-4690-0",
+                Some(GpuRoute::Lease("l-4690-0".to_owned())),
+            ),
+            ("/gpu/leasesx", None),
             ("/gpu/other", None),
         ] {
             assert_eq!(GpuRoute::read(path), expected, "{path}");

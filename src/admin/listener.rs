@@ -18,7 +18,7 @@ use super::insight::Insight;
 use super::jobs::{self, JobControls};
 use super::reload::{ReloadFailure, ReloadHandle};
 use super::response::{AdminResponse, EXPOSITION, send};
-use super::{capture, cross_site};
+use super::{capture, cross_site, log_stream};
 
 /// From the last response to the end of the next head. Longer than a scrape interval, so that
 /// Prometheus keeps its connection.
@@ -60,8 +60,14 @@ POST /jobs/queues/{deployable}/pause, /resume, /purge
 GET  /gpu                  devices with their memory, slots of models, leases
 POST /gpu/models/{id}/load, /unload, /restart, /retry, /pin, /unpin?wait_secs={n}
                            load a model now; unload it; end its backoff; keep it loaded, or no more
-GET  /gpu/instances/{id}/logs?tail={n}
-                           the last lines that a model's process has written
+POST /gpu/devices/{id}/cordon, /uncordon, /drain
+                           load nothing on a device; load there again; let its models leave too
+GET  /gpu/leases           leases and claims of the host, by all holders
+GET  /gpu/leases/{id}      one of them
+DELETE /gpu/leases/{id}    free one whose holder is gone
+GET  /gpu/instances/{id}/logs?tail={n}&follow=1
+                           the last lines that a model's process has written; with `follow=1` as server-sent
+                           events, and those that follow until it ends
 POST /nodes/{name}/forget   forget another node until it is heard of again, and what it told of accounts
 POST /plugins/{name}/capture?calls={n}
                            write the next calls of a plugin, at most 1000, to a file in state_dir,
@@ -281,7 +287,15 @@ impl HttpServerApp for Admin {
         let body = read.filter(|body| body.len() <= BODY_BYTES_MAX);
         let answer = match foreign {
             Some(why) => AdminResponse::error(403, why),
-            None => self.respond(&method, &path, &query, body.as_deref()).await,
+            None => match gpu::follow(self.gpu.as_deref(), &method, &path, &query).await {
+                Some(Ok(log)) => {
+                    // An error is the client's departure.
+                    let _ = log_stream::send(&mut session, log, shutdown).await;
+                    return None;
+                }
+                Some(Err(refused)) => refused,
+                None => self.respond(&method, &path, &query, body.as_deref()).await,
+            },
         };
         send(&mut session, answer).await.ok()?;
         let settings = HttpPersistentSettings::for_session(&session);

@@ -12,6 +12,7 @@ mod gpu;
 mod insight;
 mod jobs;
 mod listener;
+mod log_stream;
 mod reload;
 mod response;
 mod state;
@@ -26,6 +27,7 @@ pub use jobs::{
     StoreState, WebhookReport, WorkerReport,
 };
 pub use listener::Admin;
+pub use log_stream::{LogFollower, LogNews};
 pub use reload::{ReloadProblem, ReloadReport, ReloadRequest, reload_channel};
 pub use state::{
     ClassState, ClassesState, ConfigState, EndpointState, LastError, ModelState, NodeState,

@@ -1,6 +1,7 @@
 //! Questions to the admin listener of a gateway that runs: one request over a connection of its own.
 //!
-//! GET changes nothing there; POST has no body. Bounds: 5 s to connect, 30 s of silence, 256 MiB of response.
+//! GET changes nothing there; POST has no body. Bounds: 5 s to connect, 30 s of silence, 256 MiB of response, 256 KiB of an
+//! event.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -18,6 +19,8 @@ const ANSWER_BYTES_MAX: u64 = 256 << 20;
 /// Longest line of a head, bytes, and most lines of it.
 const HEAD_LINE_BYTES_MAX: u64 = 8 * 1024;
 const HEAD_LINES_MAX: usize = 64;
+/// Longest event of a stream, bytes: lines of a log are cut at 64 KiB, and bytes that are no text take three each.
+const EVENT_BYTES_MAX: u64 = 256 * 1024;
 
 /// Response of an admin listener.
 pub struct FetchedResponse {
@@ -25,6 +28,23 @@ pub struct FetchedResponse {
     pub status: u16,
     /// Its body; null where it is not JSON.
     pub body: Value,
+}
+
+/// Event of a stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ServerEvent {
+    /// Its name; empty of most.
+    pub name: String,
+    /// Its payload.
+    pub data: String,
+}
+
+/// End of a stream of events.
+pub enum EventStreamEnd {
+    /// The response was no stream.
+    Refused(FetchedResponse),
+    /// The listener has closed it, or its reader has enough.
+    Closed,
 }
 
 /// The address to ask: `admin` where it is given, else that of the configuration.
@@ -107,24 +127,69 @@ pub fn post_patiently(
     ask(address, ("POST", path), SILENCE_LIMIT + patience)
 }
 
+/// Asks for a stream of server-sent events, and hands each one on until that returns false.
+///
+/// # Errors
+/// A sentence: nothing listens there, or the stream breaks.
+pub fn follow(
+    address: SocketAddr,
+    path: &str,
+    each: impl FnMut(&ServerEvent) -> bool,
+) -> Result<EventStreamEnd, String> {
+    let followed = open(address, ("GET", path), SILENCE_LIMIT).and_then(|opened| {
+        // A stream has no length and ends with its connection.
+        if opened.status != 200 || opened.length.is_some() {
+            return Ok(EventStreamEnd::Refused(opened.whole()?));
+        }
+        read_events(opened.reader, each)?;
+        Ok(EventStreamEnd::Closed)
+    });
+    followed.map_err(|error| no_answer(address, &error))
+}
+
 fn ask(
     address: SocketAddr,
     request: (&str, &str),
     silence: Duration,
 ) -> Result<FetchedResponse, String> {
-    exchange(address, request, silence).map_err(|error| {
-        format!(
-            "the admin listener at {address} does not answer: {error}; is the gateway running, and is this \
-             its `listen.admin`?"
-        )
-    })
+    let fetched = open(address, request, silence).and_then(OpenedResponse::whole);
+    fetched.map_err(|error| no_answer(address, &error))
 }
 
-fn exchange(
+fn no_answer(address: SocketAddr, error: &std::io::Error) -> String {
+    format!(
+        "the admin listener at {address} does not answer: {error}; is the gateway running, and is this its \
+         `listen.admin`?"
+    )
+}
+
+/// A response whose body has not been read.
+struct OpenedResponse {
+    status: u16,
+    /// Bytes of the body, as the head says.
+    length: Option<u64>,
+    reader: BufReader<TcpStream>,
+}
+
+impl OpenedResponse {
+    fn whole(self) -> Result<FetchedResponse, std::io::Error> {
+        let length = self.length.filter(|length| *length <= ANSWER_BYTES_MAX);
+        let mut body = Vec::new();
+        self.reader
+            .take(length.ok_or_else(not_http)?)
+            .read_to_end(&mut body)?;
+        Ok(FetchedResponse {
+            status: self.status,
+            body: serde_json::from_slice(&body).unwrap_or_default(),
+        })
+    }
+}
+
+fn open(
     address: SocketAddr,
     (method, path): (&str, &str),
     silence: Duration,
-) -> Result<FetchedResponse, std::io::Error> {
+) -> Result<OpenedResponse, std::io::Error> {
     let stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)?;
     stream.set_read_timeout(Some(silence))?;
     stream.set_write_timeout(Some(SILENCE_LIMIT))?;
@@ -144,7 +209,6 @@ fn exchange(
             .read_line(&mut line)?;
         Ok::<_, std::io::Error>(line.trim_end().to_owned())
     };
-    let not_http = || std::io::Error::other("the answer is not HTTP");
     let first = line()?;
     let status = first.split(' ').nth(1).and_then(|word| word.parse().ok());
     let status = status.ok_or_else(not_http)?;
@@ -158,20 +222,68 @@ fn exchange(
             length = value.trim().parse::<u64>().ok();
         }
     }
-    let length = length.filter(|length| *length <= ANSWER_BYTES_MAX);
-    let mut body = Vec::new();
-    reader
-        .take(length.ok_or_else(not_http)?)
-        .read_to_end(&mut body)?;
-    Ok(FetchedResponse {
+    Ok(OpenedResponse {
         status,
-        body: serde_json::from_slice(&body).unwrap_or_default(),
+        length,
+        reader,
     })
+}
+
+fn not_http() -> std::io::Error {
+    std::io::Error::other("the answer is not HTTP")
+}
+
+/// Reads events until the connection ends; comments are left out.
+fn read_events(
+    mut reader: impl BufRead,
+    mut each: impl FnMut(&ServerEvent) -> bool,
+) -> Result<(), std::io::Error> {
+    let (mut event, mut has_data) = (ServerEvent::default(), false);
+    loop {
+        let mut line = String::new();
+        let left = EVENT_BYTES_MAX.saturating_sub(event.data.len() as u64);
+        (&mut reader).take(left).read_line(&mut line)?;
+        let Some(line) = line.strip_suffix('\n') else {
+            return match left {
+                0 => Err(std::io::Error::other("an event is too long")),
+                _ => Ok(()),
+            };
+        };
+        if let Some(name) = line.strip_prefix("event: ") {
+            name.clone_into(&mut event.name);
+        } else if let Some(data) = line.strip_prefix("data: ") {
+            if std::mem::replace(&mut has_data, true) {
+                event.data.push('\n');
+            }
+            event.data.push_str(data);
+        } else if line.is_empty() {
+            if std::mem::take(&mut has_data) && !each(&event) {
+                return Ok(());
+            }
+            event = ServerEvent::default();
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_are_read_with_their_names_and_comments_are_not() {
+        let text = ": follows\n\ndata: one\n\ndata: \n\ndata: 10%\ndata: 20%\n\nevent: ended\ndata: gone\n\ndata: more\n\n";
+        let mut seen = Vec::new();
+        let read = read_events(text.as_bytes(), |event| {
+            seen.push((event.name.clone(), event.data.clone()));
+            event.data != "gone"
+        });
+        read.unwrap();
+        let seen: Vec<_> = seen.iter().map(|(name, data)| (&**name, &**data)).collect();
+        assert_eq!(
+            seen,
+            [("", "one"), ("", ""), ("", "10%\n20%"), ("ended", "gone")]
+        );
+    }
 
     #[test]
     fn a_listener_on_all_addresses_is_asked_on_this_machine_and_a_port_of_chance_needs_a_word() {

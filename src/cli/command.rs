@@ -11,7 +11,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::output::{print, problem};
-use super::{diff, explain, gpu, jobs, key, lease, plugin};
+use super::{diff, explain, gpu, jobs, key, lease, logs, plugin};
 use crate::gpu::process;
 use crate::plugin as plugin_host;
 use crate::telemetry::printable;
@@ -35,6 +35,7 @@ Examples:
   infergate explain last                       what happened to the newest request and why
   infergate jobs queues                        durable jobs: what waits and runs, and how old it is
   infergate lease --vram 20GiB -- python3 train.py   share a card with models and other jobs
+  infergate logs qwen-7b -f                    what a model's process writes
   infergate gpu estimate model.gguf            how much device memory a model needs, and why
   kill -HUP $(pidof infergate)                 reload by hand
   curl -X POST http://127.0.0.1:9090/reload    the same, answering with what changed
@@ -117,6 +118,9 @@ enum Command {
     /// Run a command with a lease on the memory of a device: waits until there is room.
     #[command(after_help = lease::HELP)]
     Lease(lease::LeaseArgs),
+    /// Show what a model's process has written, follow it, or show the process before.
+    #[command(after_help = logs::HELP)]
+    Logs(logs::ModelLogArgs),
     /// The device memory of models, and the leases on it: estimate, show, free.
     #[command(after_help = gpu::HELP)]
     Gpu(gpu::GpuArgs),
@@ -237,6 +241,7 @@ pub fn run() -> ExitCode {
         } => explain::run(id.as_deref(), admin.as_deref(), config.as_deref(), json),
         Command::Jobs(args) => jobs::run(&args),
         Command::Lease(args) => lease::run(&args),
+        Command::Logs(args) => logs::run(&args),
         Command::Gpu(args) => gpu::run(&args),
         Command::Key {
             what: KeyCommand::New,

@@ -337,7 +337,24 @@ fn load(found: &Value) -> String {
         Some(reason) if reason != slot => format!(" ({})", printable(reason)),
         _ => String::new(),
     };
-    format!("; the model was {}{reason}, {ready}", printable(slot))
+    let place = match found["place"].as_u64() {
+        Some(place) => format!(", place {place} of those that wait{}", behind(found)),
+        None => String::new(),
+    };
+    format!(
+        "; the model was {}{reason}{place}, {ready}",
+        printable(slot)
+    )
+}
+
+/// Names what comes before a model; empty where it is the first.
+fn behind(found: &Value) -> String {
+    let ahead = found["ahead"].as_array().into_iter().flatten();
+    let names: Vec<_> = ahead.filter_map(Value::as_str).map(printable).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(" behind {}", names.join(", ")),
+    }
 }
 
 /// Permit that the request came with.

@@ -14,8 +14,10 @@ use serde_json::Value;
 use super::admin::{self, FetchedResponse};
 use super::output::{print, problem};
 
-const REFUSED: u8 = 1;
-const FAILED: u8 = 2;
+/// Exit status for what the gateway refuses.
+pub const REFUSED: u8 = 1;
+/// Exit status of a gateway that does not answer.
+pub const FAILED: u8 = 2;
 /// Between two looks of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
@@ -45,12 +47,20 @@ pub struct GatewayPlace {
 }
 
 impl GatewayPlace {
-    fn address(&self) -> Result<SocketAddr, String> {
+    /// Returns the address of the admin listener.
+    ///
+    /// # Errors
+    /// A sentence: the file or the name is no good.
+    pub fn address(&self) -> Result<SocketAddr, String> {
         let listener = admin::listener(self.config.as_deref())?;
         admin::address(self.admin.as_deref(), &listener)
     }
 
-    fn ask(&self, method: &str, path: &str) -> Result<FetchedResponse, String> {
+    /// Asks the admin listener.
+    ///
+    /// # Errors
+    /// A sentence: it does not answer.
+    pub fn ask(&self, method: &str, path: &str) -> Result<FetchedResponse, String> {
         let address = self.address()?;
         match method {
             "GET" => admin::get(address, path),
@@ -180,24 +190,30 @@ pub fn logs(args: &LogsArgs) -> ExitCode {
     }
 }
 
-fn answer(asked: Result<FetchedResponse, String>) -> Result<Value, ExitCode> {
+/// Returns the body of an answer. A refusal is told, and its exit status returned.
+pub fn answer(asked: Result<FetchedResponse, String>) -> Result<Value, ExitCode> {
     match asked {
-        Ok(response) if response.status == 200 => Ok(response.body),
-        Ok(response) => {
-            let text = response.body["error"]
-                .as_str()
-                .or(response.body["message"].as_str());
-            problem(text.unwrap_or("the gateway refuses it"));
-            Err(ExitCode::from(match response.status {
-                404 | 504 => REFUSED,
-                _ => FAILED,
-            }))
-        }
+        Ok(response) => read_answer(response),
         Err(error) => {
             problem(&error);
             Err(ExitCode::from(FAILED))
         }
     }
+}
+
+/// Returns the body of a response, as above.
+pub fn read_answer(response: FetchedResponse) -> Result<Value, ExitCode> {
+    if response.status == 200 {
+        return Ok(response.body);
+    }
+    let text = response.body["error"]
+        .as_str()
+        .or(response.body["message"].as_str());
+    problem(text.unwrap_or("the gateway refuses it"));
+    Err(ExitCode::from(match response.status {
+        404 | 504 => REFUSED,
+        _ => FAILED,
+    }))
 }
 
 /// Devices and slots as tables.

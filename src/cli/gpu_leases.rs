@@ -6,12 +6,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use infergate_core::vram::{HolderLife, Lease, LeaseGroup, Ledger};
 
 use super::output::{print, problem};
 use crate::gpu::{
-    DeviceSource, HostLedger, JobError, LedgerStoreError, NvmlDevices, SimulatedCards,
-    default_directory,
+    DeviceSource, HostLedger, JobError, LeaseList, LedgerStoreError, ListedHolder, NvmlDevices,
+    ReleaseOutcome, SimulatedCards, UnseenHolder, default_directory, release_leases,
 };
 
 const FAILED: u8 = 2;
@@ -108,86 +107,58 @@ pub fn run(args: &LeasesArgs) -> ExitCode {
 }
 
 fn show(store: &HostLedger, json: bool) -> Result<ExitCode, LedgerStoreError> {
-    let ledger = store.read()?;
     if json {
+        let ledger = store.read()?;
         let text = serde_json::to_string_pretty(&ledger).expect("a ledger is plain JSON");
         return Ok(print(&format!("{text}\n")));
     }
-    Ok(print(&table(&ledger, store)))
+    Ok(print(&table(&LeaseList::read(store)?)))
 }
 
 /// A line for each lease and claim.
-fn table(ledger: &Ledger, store: &HostLedger) -> String {
-    if ledger.leases().is_empty() && ledger.claims().is_empty() {
+fn table(list: &LeaseList) -> String {
+    if list.leases.is_empty() && list.claims.is_empty() {
         return "no leases and no claims\n".to_owned();
     }
-    let now = store.host().now();
     let mut text = format!(
         "{:<14} {:<12} {:>9} {:<9} {:>8} {:>3} {:>8}  {}\n",
         "ID", "DEVICE", "MIB", "STATE", "PID", "PRI", "AGE_S", "NAME"
     );
-    for lease in ledger.leases() {
-        let life = store.host().life(&lease.holder);
-        let state = match life {
-            HolderLife::Alive => "alive",
-            HolderLife::Dead => "dead",
-            HolderLife::Unknown => "unknown",
-        };
-        text += &format!(
-            "{:<14} {:<12} {:>9} {:<9} {:>8} {:>3} {:>8}  {}\n",
-            lease.id.to_string(),
-            lease.device.as_str(),
-            lease.mib,
-            state,
-            lease.holder.pid,
-            lease.priority,
-            now.since(lease.granted_ms).0 / 1000,
-            lease.holder.name
-        );
+    let line = |(id, device, mib): (&str, &str, u64),
+                state,
+                holder: &ListedHolder,
+                (priority, age_ms): (u8, u64)| {
+        format!(
+            "{id:<14} {device:<12} {mib:>9} {state:<9} {:>8} {priority:>3} {:>8}  {}\n",
+            holder.pid,
+            age_ms / 1000,
+            holder.name
+        )
+    };
+    for group in &list.leases {
+        let (holder, rank) = (&group.holder, (group.priority, group.age_ms));
+        for share in &group.devices {
+            let own = (&*share.lease, &*share.device, share.mib);
+            text += &line(own, holder.process, holder, rank);
+        }
     }
-    for claim in ledger.claims() {
-        text += &format!(
-            "{:<14} {:<12} {:>9} {:<9} {:>8} {:>3} {:>8}  {}\n",
-            claim.id.to_string(),
-            format!("{} of any", claim.devices),
-            claim.mib,
-            "waits",
-            claim.holder.pid,
-            claim.priority,
-            now.since(claim.since_ms).0 / 1000,
-            claim.holder.name
-        );
+    for claim in &list.claims {
+        let device = format!("{} of any", claim.devices);
+        let own = (&*claim.id, &*device, claim.mib);
+        text += &line(own, "waits", &claim.holder, (claim.priority, claim.age_ms));
     }
     text
 }
 
 fn release(store: &HostLedger, id: &str) -> Result<ExitCode, LedgerStoreError> {
-    let is_meant = |lease: &&Lease| lease.id.to_string() == id || lease.group.to_string() == id;
-    if !store.read()?.leases().iter().any(|lease| is_meant(&lease)) {
-        problem(&format!("error: there is no lease {id}"));
-        return Ok(ExitCode::FAILURE);
-    }
-    // A change frees the leases of holders that are gone; what is left has a holder that lives or cannot be seen.
-    let living = store.change(|ledger, _| {
-        let lease = ledger.leases().iter().find(is_meant)?.clone();
-        if store.host().life(&lease.holder) == HolderLife::Alive {
-            return Some(lease.holder);
-        }
-        let group = LeaseGroup {
-            id: lease.group,
-            epoch: lease.epoch,
-        };
-        ledger.release(&group).err()?;
-        None
-    })?;
-    match living {
-        None => Ok(print(&format!("{id} is released\n"))),
-        Some(holder) => {
-            problem(&format!(
-                "error: process {} ({}) has lease {id} and lives: end it first",
-                holder.pid, holder.name
-            ));
-            Ok(ExitCode::FAILURE)
-        }
-    }
+    let refusal = match release_leases(store, id, UnseenHolder::Release)? {
+        ReleaseOutcome::Released => return Ok(print(&format!("{id} is released\n"))),
+        ReleaseOutcome::NoSuchLease => format!("there is no lease {id}"),
+        ReleaseOutcome::Alive(holder) | ReleaseOutcome::Unseen(holder) => format!(
+            "process {} ({}) has lease {id} and lives: end it first",
+            holder.pid, holder.name
+        ),
+    };
+    problem(&format!("error: {refusal}"));
+    Ok(ExitCode::FAILURE)
 }

@@ -18,6 +18,7 @@ mod job_tables;
 mod jobs;
 mod key;
 mod lease;
+mod logs;
 mod output;
 pub(crate) mod plugin;
 pub(crate) mod tooling;

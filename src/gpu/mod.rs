@@ -10,6 +10,7 @@ mod holder;
 mod host_check;
 mod job;
 mod launch;
+mod lease_list;
 mod ledger;
 mod lost;
 mod managed;
@@ -29,6 +30,9 @@ pub use file_state::file_state;
 pub use host_check::{HostCheck, check_host};
 pub use job::{GrantedJob, JobCommand, JobError, acquire};
 pub use launch::{Launch, LaunchError, listen_scope, preset_of};
+pub use lease_list::{
+    LeaseList, ListedHolder, ReleaseOutcome, UnseenHolder, model_of, release_leases,
+};
 pub use ledger::{HostLedger, LedgerStoreError, default_directory};
 pub use managed::{ManagedEstimate, estimate_managed};
 pub use measured::{MeasuredSettings, MeasuredStore};

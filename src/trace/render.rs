@@ -9,6 +9,7 @@ use infergate_core::admission::Readiness;
 use infergate_core::deadline::DeadlineBound;
 use infergate_core::routing::Candidate;
 use infergate_core::routing::cluster::{Need, NodeView};
+use infergate_core::vram::ChallengerName;
 use infergate_core::{AccountId, Millis, ModelId};
 use serde_json::{Map, Value, json};
 
@@ -23,7 +24,7 @@ use crate::telemetry::Clock;
 use crate::telemetry::ForwardResult;
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::event::PluginUse;
-use crate::upstream::{AdmissionSnapshot, ColdState, RankingResult, SiteRanking};
+use crate::upstream::{AdmissionSnapshot, ColdPlace, ColdState, RankingResult, SiteRanking};
 
 /// Node that renders the trace.
 #[derive(Clone, Copy)]
@@ -360,9 +361,22 @@ fn load_json(cold: &ColdState, at_us: u64) -> Value {
     json!({
         "slot": cold.slot,
         "reason": cold.reason,
+        "place": cold.place.as_ref().map(|it| it.ahead + 1),
+        "ahead": cold.place.as_ref().map(ahead_json),
+        "debt_per_load_sec": cold.place.as_ref().map(|it| it.debt_per_load_sec),
         "earliest_in_ms": earliest.map(|it| it.since(now).0),
         "expected_in_ms": expected.map(|it| it.since(now).0),
     })
+}
+
+/// Names what comes before a model: a claim of a command or of another gateway by its identity.
+fn ahead_json(place: &ColdPlace) -> Value {
+    let before = place.front.iter().take(place.ahead);
+    let names = before.map(|name| match name {
+        ChallengerName::Model(model) => model.to_string(),
+        ChallengerName::Claim(claim) => claim.to_string(),
+    });
+    names.collect()
 }
 
 fn candidates_json(found: &AdmissionSnapshot) -> Value {

@@ -43,7 +43,7 @@ pub use retry::RetryPlan;
 use slot_meter::SlotMeter;
 pub use slots::slot_target;
 use slots::{GateSlots, RefusedRequest};
-pub use snapshot::{AdmissionSnapshot, ColdState};
+pub use snapshot::{AdmissionSnapshot, ColdPlace, ColdState};
 use snapshot::{EndpointUrls, GateView};
 pub use waiter::{WaitProgress, Waiter};
 
@@ -167,7 +167,8 @@ impl AdmissionGate {
         let account = AccountKey::from(&request.account);
         let mut inner = self.inner.lock();
         let state = inner.cold_state();
-        let asked = state.map(|_| RefusedRequest::of(&request, now));
+        let is_cold = state.is_some();
+        let asked = is_cold.then(|| RefusedRequest::of(&request, now));
         let client = request.client.clone();
         let outcome = match inner.ejector.pause_left(now) {
             Some(retry_after) => AdmissionOutcome::Full(Refusal::EndpointsPaused { retry_after }),
@@ -207,8 +208,8 @@ impl AdmissionGate {
                     waiting_before: found.gauges.depth - 1,
                     position,
                     expected_wait,
-                    has_found_cold: state.is_some(),
-                    is_uncounted: state.is_some(),
+                    has_found_cold: is_cold,
+                    is_uncounted: is_cold,
                     client,
                 }))
             }
@@ -218,9 +219,7 @@ impl AdmissionGate {
                 Err(refusal)
             }
         };
-        if state.is_some()
-            && let Some(signal) = self.cold.signal()
-        {
+        if is_cold && let Some(signal) = self.cold.signal() {
             signal.changed.notify_one();
         }
         (found, entry)

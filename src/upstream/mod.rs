@@ -35,8 +35,8 @@ pub use credentials::API_KEY_HEADER;
 #[cfg(test)]
 pub use gate::AdmissionGate;
 pub use gate::{
-    AdmissionSnapshot, ColdSignal, ColdState, GateEntry, Permit, RetryPlan, WaitProgress, Waiter,
-    slot_target,
+    AdmissionSnapshot, ColdPlace, ColdSignal, ColdState, GateEntry, Permit, RetryPlan,
+    WaitProgress, Waiter, slot_target,
 };
 pub use health::{PROBE_TICK, ServerPost, post, probe_ready, probe_round, read_json};
 pub use model::{ModelRuntime, ModelRuntimes};

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::support::gpu_host::{ask_as, becomes, host, model, serve, slot};
-use crate::support::{Node, TestClient, accounts};
+use crate::support::{Node, TestClient, accounts, eventually};
 
 const ALLOWED: &str = "authorization: Bearer key-a\r\n";
 
@@ -63,6 +63,41 @@ async fn a_wait_for_a_load_is_in_the_head_the_event_and_the_trace_and_a_ready_mo
     );
     let trace = node.explain(second.header("x-request-id").unwrap()).await;
     assert!(trace["steps"][0]["load"].is_null(), "{trace}");
+}
+
+#[tokio::test]
+async fn a_trace_tells_the_place_among_the_models_that_wait_and_what_is_ahead() {
+    let dir = tempfile::tempdir().unwrap();
+    // The card is pinned, so that no other model is ever chosen.
+    let models = [
+        model("pinned", 20_000, "", ", pin: true"),
+        model("first", 8000, "", ""),
+        model("second", 8000, "", ""),
+    ];
+    let node = Node::start(&(accounts("") + &host(dir.path(), &models))).await;
+    becomes(&node, "pinned", "ready").await;
+    becomes(&node, "second", "cold").await;
+    let rejects = format!("{ALLOWED}x-infergate-queue: reject\r\n");
+    // Refused ones count, and weigh more the longer they are remembered.
+    for _ in 0..4 {
+        ask_as(&node, &rejects, "first").await;
+    }
+    let waiting = stream(&node, "first").await;
+    let seen = eventually("the second one has its place", async || {
+        let asked = ask_as(&node, &rejects, "second").await;
+        let trace = node.explain(asked.header("x-request-id").unwrap()).await;
+        let load = trace["steps"][0]["load"].clone();
+        (load["place"] == 2).then_some(load)
+    })
+    .await;
+    assert_eq!(seen["ahead"], json!(["first"]), "{seen}");
+    assert_eq!(seen["reason"], "protected", "{seen}");
+    assert!(seen["debt_per_load_sec"].as_f64().unwrap() > 0.0, "{seen}");
+    let asked = ask_as(&node, &rejects, "first").await;
+    let id = asked.header("x-request-id").unwrap();
+    let load = node.explain(id).await["steps"][0]["load"].clone();
+    assert_eq!((&load["place"], &load["ahead"]), (&json!(1), &json!([])));
+    drop(waiting);
 }
 
 #[tokio::test]

@@ -40,6 +40,8 @@ mod gpu_cold;
 mod gpu_estimate;
 mod gpu_failures;
 mod gpu_host;
+mod gpu_leases;
+mod gpu_logs;
 mod gpu_memory;
 mod gpu_nvml;
 mod gpu_operations;

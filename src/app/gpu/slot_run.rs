@@ -20,6 +20,8 @@ pub(super) struct SlotRun {
     pub group: Option<LeaseGroup>,
     pub orders: Option<mpsc::Sender<InstanceOrder>>,
     pub started: Option<StartedInstance>,
+    /// Process before that one, whose log stays.
+    pub previous: Option<InstanceId>,
     pub target: Option<Arc<Target>>,
     /// Use of each device of `shares` around the life of the process.
     pub trails: Vec<ProcessTrail>,

@@ -15,8 +15,12 @@ use tokio::time::timeout;
 
 use super::driver::{Driver, DriverParts, HostCommand, HostOrder};
 use super::ending::HostEnding;
+use super::lease_controls;
+use super::log_follower::LogFollowers;
 use super::view::{GpuBoard, SlotFacts, shown_client};
-use crate::admin::{DeviceOrder, GpuControlError, GpuControls, GpuOrder, OrderOutcome};
+use crate::admin::{
+    DeviceOrder, GpuControlError, GpuControls, GpuOrder, LogFollower, OrderOutcome,
+};
 use crate::app::reload::ConfigStatus;
 use crate::config::Config;
 use crate::gpu::process::{InstanceId, LogReader, log_directory, log_file};
@@ -75,7 +79,7 @@ impl GpuHost {
                 gpu,
                 status,
                 state_dir: config.state_dir.clone(),
-                ledger,
+                ledger: Arc::clone(&ledger),
                 monitor,
                 board: Arc::clone(&board),
                 measured: MeasuredStore::open(&config.state_dir),
@@ -88,6 +92,8 @@ impl GpuHost {
             controls: Arc::new(HostControls {
                 shared: Arc::clone(shared),
                 state_dir: config.state_dir.clone(),
+                ledger,
+                followers: LogFollowers::default(),
                 board,
                 orders: sender,
             }),
@@ -119,6 +125,8 @@ fn open_ledger(directory: &Path) -> Result<Arc<HostLedger>, String> {
 struct HostControls {
     shared: Arc<Shared>,
     state_dir: PathBuf,
+    ledger: Arc<HostLedger>,
+    followers: LogFollowers,
     board: Arc<GpuBoard>,
     orders: mpsc::Sender<HostOrder>,
 }
@@ -181,18 +189,40 @@ impl GpuControls for HostControls {
         is_done.await.map_err(|_| busy())
     }
 
+    async fn leases(&self, id: Option<&str>) -> Result<Value, GpuControlError> {
+        lease_controls::list(&self.ledger, id).await
+    }
+
+    async fn release(&self, id: &str) -> Result<(), GpuControlError> {
+        lease_controls::release(&self.ledger, id).await
+    }
+
     async fn log(&self, instance: &str, lines: usize) -> Result<String, GpuControlError> {
-        let none = || {
-            GpuControlError::NotFound(format!(
-                "no log of `{instance}`; `GET /gpu` names the instances of the slots"
-            ))
-        };
+        let none = || no_log(instance);
         let id = InstanceId::try_from(instance.to_owned()).map_err(|_| none())?;
         let path = log_file(&log_directory(&self.state_dir), &id);
         let read = spawn_blocking(move || LogReader::open(&path)?.tail(lines, LOG_BYTES_MAX));
         let read = read.await.map_err(|_| none())?.map_err(|_| none())?;
         Ok(String::from_utf8_lossy(&read).into_owned())
     }
+
+    async fn follow_log(
+        &self,
+        instance: &str,
+        lines: usize,
+    ) -> Result<Box<dyn LogFollower>, GpuControlError> {
+        let id = InstanceId::try_from(instance.to_owned()).map_err(|_| no_log(instance))?;
+        let from = (lines, LOG_BYTES_MAX);
+        let followed = self.followers.follow(&self.state_dir, id, from).await?;
+        let followed = followed.ok_or_else(|| no_log(instance))?;
+        Ok(Box::new(followed))
+    }
+}
+
+fn no_log(instance: &str) -> GpuControlError {
+    GpuControlError::NotFound(format!(
+        "no log of `{instance}`; `GET /gpu` names the instances of the slots"
+    ))
 }
 
 fn busy() -> GpuControlError {

@@ -31,6 +31,8 @@ pub(super) struct SlotFacts {
     pub pid: Option<u32>,
     pub port: Option<u16>,
     pub instance: Option<String>,
+    /// Instance before that one.
+    pub previous: Option<String>,
     pub problem: Option<String>,
     /// Changes of its program or its model files since it started.
     pub has_update: bool,
@@ -182,6 +184,7 @@ impl GpuBoard {
                 "pid": facts.pid,
                 "port": facts.port,
                 "instance": facts.instance,
+                "previous_instance": facts.previous,
                 "problem": facts.problem,
                 "in_state_ms": facts.details.in_state.0,
                 "reason": facts.details.reason,

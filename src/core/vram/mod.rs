@@ -65,9 +65,9 @@ pub use load_time::{FileCache, LoadTimes, ReadyEstimate, StoredModel};
 pub use managed::ManagedModel;
 pub use peak::{PeakMeter, PeakOwner};
 pub use pool::{
-    Action, ColdReason, LoadParallel, LoadReason, ModelDemand, ModelDetails, ModelPool, PoolClaim,
-    PoolCommand, PoolConfig, PoolDevice, PoolModel, PoolMoment, PoolReport, ReadyOutlook,
-    RejectReason, SlotDetails,
+    Action, ChallengerName, ColdReason, LoadParallel, LoadReason, ModelDemand, ModelDetails,
+    ModelPool, PoolClaim, PoolCommand, PoolConfig, PoolDevice, PoolModel, PoolMoment, PoolReport,
+    ReadyOutlook, RejectReason, SlotDetails, WaitingChallenger,
 };
 pub use reclaim::ProcessTrail;
 pub use report::{

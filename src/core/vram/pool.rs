@@ -26,6 +26,7 @@ pub use action::{Action, LoadReason, PoolReport, ReadyOutlook, RejectReason};
 pub use claim::PoolClaim;
 pub use cold_reason::ColdReason;
 pub use config::{LoadParallel, ModelDemand, PoolConfig, PoolModel};
+pub use contenders::{ChallengerName, WaitingChallenger};
 pub use details::{ModelDetails, SlotDetails};
 pub use rooms::PoolDevice;
 

@@ -148,7 +148,7 @@ impl SwapRule {
     }
 
     /// Returns the cold models with debt: the greatest debt per load time first, or the longest wait.
-    fn order(&self, cold: &[ColdModel]) -> Vec<usize> {
+    pub(super) fn order(&self, cold: &[ColdModel]) -> Vec<usize> {
         let with_debt = cold.iter().enumerate().filter(|(_, it)| it.debt > 0.0);
         // Worked out once for each model: a comparison would divide twice.
         let mut keys: Vec<(f64, Millis, usize)> = with_debt

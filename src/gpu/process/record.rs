@@ -38,6 +38,16 @@ pub fn run_directory(state_dir: &Path) -> PathBuf {
     state_dir.join("gpu/run")
 }
 
+/// Returns whether the keeper of an instance runs. Until it ends, it writes what the instance puts out.
+pub fn has_keeper(run_directory: &Path, instance: &InstanceId) -> bool {
+    let read = RunDirectory::open(run_directory).and_then(|directory| directory.read(instance));
+    match read {
+        Ok(record) => record.is_of_this_boot() && record.keeper.is_alive(),
+        // A record that is not readable says nothing.
+        Err(error) => error.kind() != ErrorKind::NotFound,
+    }
+}
+
 /// Record of an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceRecord {
@@ -287,8 +297,18 @@ pub mod tests {
         assert_eq!(all.len(), 2);
         assert_eq!(all[0].as_ref().unwrap(), &record);
         assert!(all[1].as_ref().unwrap_err().0.ends_with("torn.json"));
+        assert!(!has_keeper(&run.path, &instance), "of another boot");
+        let own = ProcessId::of(std::process::id()).unwrap();
+        let present = InstanceRecord {
+            boot_id: boot_id().unwrap(),
+            keeper: own,
+            ..record
+        };
+        run.write(&present).unwrap();
+        assert!(has_keeper(&run.path, &instance));
         run.remove(&instance).unwrap();
         assert!(run.read(&instance).is_err());
+        assert!(!has_keeper(&run.path, &instance));
     }
 
     #[test]

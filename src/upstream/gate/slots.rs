@@ -18,7 +18,7 @@ use infergate_core::vram::{ColdRefusal, KeptAlive};
 use infergate_core::{AccountId, Millis, Refusal};
 
 use super::cold_requests::{ColdResult, ColdSignal};
-use super::snapshot::ColdState;
+use super::snapshot::{ColdPlace, ColdState};
 use super::{AdmissionGate, GateState};
 use crate::telemetry::gpu_metrics::ColdCounts;
 use crate::upstream::target::Target;
@@ -56,6 +56,8 @@ pub(super) struct GateSlots {
     words: BTreeMap<Arc<str>, &'static str>,
     /// Reason for which a model with demand is not ready.
     reason: Option<&'static str>,
+    /// Place of such a model among those that wait.
+    place: Option<ColdPlace>,
     /// Moment at which a slot of a model that was cold became ready, for the last time.
     pub(super) ready_at: Millis,
     /// Requests with a time of their own for which the model stays loaded, since the last look.
@@ -141,6 +143,7 @@ impl GateState {
         Some(ColdState {
             slot: self.slots.nearest(),
             reason: self.slots.reason,
+            place: self.slots.place.clone(),
             readiness,
         })
     }
@@ -289,9 +292,14 @@ impl AdmissionGate {
         });
     }
 
-    /// Sets the reason for which the model is not ready, for operators.
-    pub fn set_cold_reason(&self, reason: Option<&'static str>) {
-        self.inner.lock().slots.reason = reason;
+    /// Sets the reason for which the model is not ready, and its place among those that wait, for operators.
+    pub fn set_cold_reason(&self, reason: Option<&'static str>, place: Option<ColdPlace>) {
+        let mut inner = self.inner.lock();
+        inner.slots.reason = reason;
+        // The former one may have the last copy of its names, which is freed behind the lock.
+        let former = std::mem::replace(&mut inner.slots.place, place);
+        drop(inner);
+        drop(former);
     }
 
     /// Visits at most `limit` requests that wait and count as demand, and takes refusals and counts since the last
@@ -571,7 +579,7 @@ mod tests {
             expected: soon,
         });
         gate.close_slot(&slot, "loading");
-        gate.set_cold_reason(Some("awaits_lease"));
+        gate.set_cold_reason(Some("awaits_lease"), None);
         assert!(gate.is_cold());
         let (found, entry) = gate.request_permit(ask("a"));
         let cold = found.cold.expect("nothing is ready");

@@ -9,6 +9,7 @@ use infergate_core::admission::{
     AdmissionGauges, AdmissionQueue, EndpointId, EndpointOrder, Readiness,
 };
 use infergate_core::routing::{Ejector, Health};
+use infergate_core::vram::ChallengerName;
 
 use crate::upstream::target::Target;
 
@@ -44,13 +45,26 @@ struct SnapshotEntry {
     avoided: bool,
 }
 
+/// Place of a model among all that wait for memory, as the owner of the slots said last.
+#[derive(Clone, Debug)]
+pub struct ColdPlace {
+    /// The first of those that wait, in the order in which they are considered.
+    pub front: Arc<[ChallengerName]>,
+    /// Needs that come before the model.
+    pub ahead: usize,
+    /// Debt of the model for each second of its load, request-seconds.
+    pub debt_per_load_sec: f64,
+}
+
 /// State of a model none of whose slots is ready, as a request found it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ColdState {
     /// State of the slot that is nearest to being ready, in a word.
     pub slot: &'static str,
     /// Reason for which it is not ready, as the owner of the slots said last; none before it was asked for.
     pub reason: Option<&'static str>,
+    /// Place among those that wait; none before it was asked for, and once it is chosen.
+    pub place: Option<ColdPlace>,
     /// Expectation that the owner of the slots has set.
     pub readiness: Readiness,
 }

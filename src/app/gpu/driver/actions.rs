@@ -152,7 +152,9 @@ impl Driver {
         let trails = trails.collect();
         let run = self.slots.entry(slot.clone()).or_default();
         run.target = None;
-        run.started = None;
+        if let Some(former) = run.started.take() {
+            run.previous = Some(former.instance);
+        }
         run.trails = trails;
         match self.instance_task(&slot, life, shares) {
             Some(SlotOrders { task, orders }) => drop(self.tasks.spawn(task.run(orders))),

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use infergate_core::vram::{DeviceId, Lease, LeaseGroup, PoolDevice, SlotEvent, SlotId, SlotState};
+use infergate_core::vram::{
+    ChallengerName, DeviceId, Lease, LeaseGroup, PoolDevice, SlotEvent, SlotId, SlotState,
+    WaitingChallenger,
+};
 use infergate_core::{Millis, ModelId};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -12,7 +15,10 @@ use tokio::time::Instant;
 use super::Driver;
 use crate::gpu::HostReading;
 use crate::telemetry::host_time;
+use crate::upstream::ColdPlace;
 
+/// Needs at the front of the order that a request's trace names.
+const FRONT_NAMED_MAX: usize = 8;
 /// Look at demand and timers while nothing happens.
 const TICK: Duration = Duration::from_millis(250);
 /// The same while requests of a draining slot end.
@@ -168,8 +174,13 @@ impl Driver {
         let reasons: BTreeMap<&ModelId, &'static str> = reasons
             .map(|(model, reason, _)| (model, reason.name()))
             .collect();
+        let mut places = match reasons.is_empty() {
+            true => BTreeMap::new(),
+            false => cold_places(self.pool.waiting_challengers(now)),
+        };
         for (id, model) in &self.models {
-            model.gate.set_cold_reason(reasons.get(id).copied());
+            let place = places.remove(id);
+            model.gate.set_cold_reason(reasons.get(id).copied(), place);
         }
         self.record_demand(&lines);
     }
@@ -224,4 +235,23 @@ impl Driver {
         let timer = timer.map(|at| Duration::from_millis(at.since(now).0.max(1)));
         Instant::now() + timer.map_or(pause, |timer| timer.min(pause))
     }
+}
+
+/// Returns the place of each model among all that wait.
+fn cold_places(order: Vec<WaitingChallenger>) -> BTreeMap<ModelId, ColdPlace> {
+    let front = order.iter().take(FRONT_NAMED_MAX);
+    let front: Arc<[ChallengerName]> = front.map(|it| it.name.clone()).collect();
+    let places = order.into_iter().enumerate();
+    let places = places.filter_map(|(ahead, challenger)| {
+        let ChallengerName::Model(model) = challenger.name else {
+            return None;
+        };
+        let place = ColdPlace {
+            front: Arc::clone(&front),
+            ahead,
+            debt_per_load_sec: challenger.debt_per_load_sec,
+        };
+        Some((model, place))
+    });
+    places.collect()
 }

@@ -65,6 +65,9 @@ impl Driver {
                 port: present.map(|it| it.port),
                 // Its log stays when it has ended.
                 instance: started.map(|it| it.instance.to_string()),
+                previous: run
+                    .and_then(|it| it.previous.as_ref())
+                    .map(ToString::to_string),
                 problem: run.and_then(|it| it.problem.clone()),
                 has_update: state.has_process() && self.has_update(&slot),
                 details,

@@ -22,6 +22,24 @@ const DEBT_MIN: f64 = 0.001;
 /// Time from ready on in which first waiters protect a model: one that is ready and gives no permit is no reason to wait.
 const FIRST_WAITERS_MAX: Millis = Millis::from_secs(30);
 
+/// Need that waits for a choice of the rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WaitingChallenger {
+    /// Model, or claim of another holder.
+    pub name: ChallengerName,
+    /// Debt for each second of its load, request-seconds: the greatest one is first, but by the policy `lru`.
+    pub debt_per_load_sec: f64,
+}
+
+/// Name of a need that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChallengerName {
+    /// Model of this pool.
+    Model(ModelId),
+    /// Claim of a command or of another gateway.
+    Claim(ClaimId),
+}
+
 /// Models, residents and rooms of one moment.
 #[derive(Default)]
 pub(super) struct Contenders<'a> {
@@ -49,6 +67,24 @@ pub(super) enum Contender {
 }
 
 impl ModelPool {
+    /// Returns what waits for a choice of the rule, in the rule's order. A model that was chosen is not among them.
+    pub fn waiting_challengers(&self, now: Millis) -> Vec<WaitingChallenger> {
+        let mut contenders = Contenders::default();
+        self.add_cold(&mut contenders, None, now);
+        let Contenders { cold, names, .. } = contenders;
+        let order = self.config.rule.order(&cold).into_iter();
+        let named = order.map(|nth| WaitingChallenger {
+            name: match &names.cold[nth] {
+                Contender::Model(place, _) => {
+                    ChallengerName::Model(self.models.at(*place).0.clone())
+                }
+                Contender::Claim(id) => ChallengerName::Claim(id.clone()),
+            },
+            debt_per_load_sec: cold[nth].debt_per_load() * 1000.0,
+        });
+        named.collect()
+    }
+
     /// Returns the contenders: models with waiters that nothing serves, or `only` one that is loaded for a reason.
     pub(super) fn contenders(
         &self,
@@ -58,7 +94,17 @@ impl ModelPool {
         let mut contenders = Contenders::default();
         let pin = only.filter(|(_, reason)| *reason == LoadReason::Pin);
         let pin = pin.and_then(|(model, _)| self.models.get(model));
-        let only = only.map(|(model, _)| self.models.place(model));
+        self.add_cold(&mut contenders, only.map(|(model, _)| model), now);
+        // Without one that waits nothing is decided.
+        if !contenders.cold.is_empty() {
+            contenders.rooms = self.rooms(None, DeviceScope::Loadable);
+            self.add_residents(&mut contenders, pin.map(|it| it.config.priority), now);
+        }
+        contenders
+    }
+
+    fn add_cold(&self, contenders: &mut Contenders<'_>, only: Option<&ModelId>, now: Millis) {
+        let only = only.map(|only| self.models.place(only));
         let places = match &only {
             Some(only) => only.as_slice(),
             None => self.models.waiting_places(),
@@ -81,12 +127,6 @@ impl ModelPool {
                 }
             }
         }
-        // Without one that waits nothing is decided.
-        if !contenders.cold.is_empty() {
-            contenders.rooms = self.rooms(None, DeviceScope::Loadable);
-            self.add_residents(&mut contenders, pin.map(|it| it.config.priority), now);
-        }
-        contenders
     }
 
     /// Adds the slots with memory. Slots pinned less urgently than a `pin` that has none are as any other.

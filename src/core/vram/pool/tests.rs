@@ -224,6 +224,28 @@ fn a_device_with_a_challenger_takes_no_other_load() {
     assert_eq!(host.state("c"), SlotState::Cold);
 }
 
+#[test]
+fn models_that_wait_are_listed_in_the_order_of_the_rule_and_a_chosen_one_is_not() {
+    let mut host = host_in_turns();
+    host.begin_request("a");
+    host.arrive("b");
+    host.pass(Millis::from_secs(10));
+    host.arrive("c");
+    let order = |host: &SimulatedHost| {
+        let order = host.pool.waiting_challengers(host.now);
+        assert!(order.is_sorted_by(|a, b| a.debt_per_load_sec >= b.debt_per_load_sec));
+        let names = order.into_iter().map(|it| it.name);
+        names.collect::<Vec<_>>()
+    };
+    let named = |name: &str| ChallengerName::Model(id(name));
+    assert_eq!(order(&host), [named("b"), named("c")]);
+    host.leave_all("b");
+    assert_eq!(order(&host), [named("c")]);
+    host.arrive("b");
+    host.command(PoolCommand::Load(id("b")));
+    assert_eq!(order(&host), [named("c")], "an order has chosen it");
+}
+
 /// Two cards that `a` and `c` have, both idle.
 fn host_of_two_cards(config: PoolConfig) -> SimulatedHost {
     let mut host = SimulatedHost::new(7, &[22_000, 22_000], config);
