@@ -56,10 +56,12 @@ pub async fn gpu(node: &Node) -> Value {
     shown.json()
 }
 
-/// The slot of a model, as `GET /gpu` shows it.
+/// The slot of a model, as `GET /gpu` shows it once the host has reported its slots.
 pub async fn slot(node: &Node, model: &str) -> Value {
-    let report = gpu(node).await;
-    slot_in(&report, model).unwrap_or_else(|| panic!("{model} in {report}"))
+    eventually(&format!("{model} is shown"), async || {
+        slot_in(&gpu(node).await, model)
+    })
+    .await
 }
 
 fn slot_in(report: &Value, model: &str) -> Option<Value> {
