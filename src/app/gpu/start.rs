@@ -29,6 +29,8 @@ use crate::state::Shared;
 
 /// Orders of operators that may wait for the driver.
 const ORDERS_MAX: usize = 64;
+/// Longest wait for an order to be taken: the files of a model may hang, and its order waits for their sizes.
+const ORDER_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Bytes of a log that are shown at most.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
@@ -165,7 +167,8 @@ impl GpuControls for HostControls {
         let sent = self.orders.try_send(HostOrder { command, done });
         sent.map_err(|_| busy())?;
         if wait.is_zero() {
-            is_done.await.map_err(|_| busy())?;
+            let taken = timeout(ORDER_WAIT_MAX, is_done).await;
+            taken.map_err(|_| busy())?.map_err(|_| busy())?;
             return Ok(OrderOutcome::Accepted);
         }
         let reached = timeout(wait, async {

@@ -35,7 +35,7 @@ const PRIORITY_USUAL: u8 = 5;
 /// Request that was refused because no slot could be ready in time: it counts as demand for a load.
 #[derive(Clone, Debug)]
 pub struct RefusedRequest {
-    /// What is remembered of it.
+    /// Account, urgency and moment.
     pub refusal: ColdRefusal,
     /// Client that it names.
     pub client: Option<Arc<DemandClient>>,

@@ -79,7 +79,10 @@ impl Driver {
     /// Performs the orders that came before the pool knew their models.
     pub(super) fn take_early_orders(&mut self) {
         for order in std::mem::take(&mut self.early_orders) {
-            self.take_order(order);
+            // Whoever has left does not expect it any more.
+            if !order.done.is_closed() {
+                self.take_order(order);
+            }
         }
     }
 
