@@ -325,10 +325,15 @@ impl RecordingReader {
         if line.arrivals == 0 && line.refused == 0 {
             return Ok(());
         }
-        let span = Millis(line.span_ms);
+        // Requests may come before the configuration that has their model is written: they are played behind it.
+        let mut hosts = session.hosts.iter();
+        let listed = hosts.find(|(_, host)| host.models.iter().any(|it| it.id == *model));
+        let earliest = listed.map_or(Millis::ZERO, |(at, _)| *at);
+        let end = Millis(members.ms);
+        let begin = (end - Millis(line.span_ms)).max(earliest).min(end);
         session.demands.push(DemandStep {
-            begin: Millis(members.ms) - span,
-            span,
+            begin,
+            span: end - begin,
             model: place,
             arrivals: waiting,
             refused: line.refused,

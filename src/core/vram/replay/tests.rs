@@ -256,6 +256,21 @@ fn a_configuration_that_comes_later_adds_and_removes_models() {
 }
 
 #[test]
+fn requests_that_came_before_their_configuration_was_written_are_played() {
+    let recording = Trace::default()
+        .host(10_900, 24_000, &[("a", 1)])
+        .demand(11_000, "a", 1, 0)
+        .times(30_000, "a")
+        .read()
+        .unwrap();
+    let figures = replay(&recording, lru());
+    assert_eq!(
+        (figures.requests, figures.refused, figures.loads),
+        (1, 0, 1)
+    );
+}
+
+#[test]
 fn a_recording_without_models_or_demand_is_none() {
     let none = Trace::default().demand(2000, "a", 1, 0);
     assert_eq!(none.read().unwrap_err(), RecordingError::NoHost);
