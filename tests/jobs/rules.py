@@ -656,11 +656,15 @@ models:
         with gateway(options.binary, text) as node:
             done, lock = itertools.count(), threading.Lock()
             accepted = [0]
+            # At one pace: what is kept for KEEP_SECS grows with the pace, and a leak is what grows without it.
+            pace, quit = options.pace, threading.Event()
+            begun = time.monotonic()
 
             def submit(_):
                 connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=60)
                 body = {"input": {"prompt": "x" * 600}}
-                while next(done) < jobs:
+                while (number := next(done)) < jobs:
+                    quit.wait(max(0.0, begun + number / pace - time.monotonic()))
                     status = None
                     while status != 201:
                         status, _ = asked(connection, "POST", "/v1/models/acme/m/predictions", body)
@@ -669,7 +673,6 @@ models:
                     with lock:
                         accepted[0] += 1
 
-            begun = time.monotonic()
             pool = [threading.Thread(target=submit, args=(number,), daemon=True) for number in range(16)]
             for thread in pool:
                 thread.start()
@@ -717,6 +720,7 @@ def main():
     parser.add_argument("--binary", default="target/debug/infergate")
     parser.add_argument("--full", action="store_true", help="the full counts: about 40 minutes")
     parser.add_argument("--jobs", type=int, help="jobs of the part `memory`")
+    parser.add_argument("--pace", type=int, default=300, help="jobs a second of the part `memory`")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     random.seed(options.seed)
