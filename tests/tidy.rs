@@ -141,6 +141,10 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ),
     ("httparse", &["src/http1"]),
     ("httpdate", &["src/http1"]),
+    (
+        "h2",
+        &["src/downstream/http2", "src/downstream/http2_stream.rs"],
+    ),
     ("rustls", &["src/tls"]),
     ("tokio_rustls", &["src/tls"]),
     ("webpki", &["src/tls"]),
@@ -203,6 +207,8 @@ const SPAWNERS: &[&str] = &[
     "src/gpu/monitor.rs",
     "src/gpu/process/instance.rs",
     "src/gpu/process/keeper/child.rs",
+    // Streams of one connection, in a set that ends with it.
+    "src/downstream/http2.rs",
     // Reads and writes of blobs, each as long as the disk takes for one piece.
     "src/files/disk.rs",
     "src/upstream/gate/interleavings.rs",

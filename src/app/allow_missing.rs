@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::config::{self, LoadedConfig, Problem};
+use crate::downstream::ClientTls;
 
 /// Reads and checks `file`: with stand-ins for variables that are not set, and without files that are not there.
 pub fn load_allowing_missing(file: &Path) -> Result<LoadedConfig, Vec<Problem>> {
@@ -54,6 +55,15 @@ fn remove_missing(loaded: &mut LoadedConfig) -> Vec<Problem> {
     }
     if without_peers {
         config.listen.peers = None;
+    }
+    for (at, listener) in config.listen.clients.iter_mut().enumerate() {
+        let mut without = false;
+        for (key, path) in listener.tls.iter().flat_map(ClientTls::files) {
+            without |= is_absent(&format!("listen.clients[{at}].tls.{key}"), path);
+        }
+        if without {
+            listener.tls = None;
+        }
     }
     if let Some(cluster) = &mut config.cluster {
         cluster.crl.take_if(|crl| is_absent("cluster.crl", crl));

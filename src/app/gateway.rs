@@ -23,7 +23,7 @@ use super::gpu::{GpuHost, HostEnding};
 use super::insight::NodeInsight;
 use super::job_controls::operator;
 use super::jobs::JobTasks;
-use super::listen::{AdminThread, Listeners};
+use super::listen::{AdminThread, Listeners, accept_clients};
 use super::load::{Loader, PreparedConfig};
 use super::plan::node_id;
 use super::quota_keeper::QuotaKeeper;
@@ -164,14 +164,11 @@ impl Gateway {
             mut keeper,
         } = self;
         let ((closing, closed), mut tasks) = (watch::channel(false), JoinSet::new());
-        for listener in listeners.clients {
-            tasks.spawn(listen::accept_clients(
-                listener,
-                Arc::clone(&edge),
-                Arc::clone(&shared),
-                Arc::clone(&connections),
-                closed.clone(),
-            ));
+        let sockets = listeners.clients.into_iter();
+        for (socket, listener) in sockets.zip(reloader.listeners().all()) {
+            let listener = (socket, Arc::clone(listener));
+            let (edge, counted) = (Arc::clone(&edge), Arc::clone(&connections));
+            tasks.spawn(accept_clients(listener, edge, counted, closed.clone()));
         }
         let operators = match AdminThread::start(listeners.admin, admin, closed.clone()) {
             Ok(operators) => operators,

@@ -53,7 +53,10 @@ pub fn choices(config: &Config) -> Option<JobChoices> {
 /// Addresses at which this node listens.
 fn listeners(config: &Config) -> Vec<SocketAddr> {
     let listen = &config.listen;
-    let clients = listen.clients.iter().map(|clients| clients.address);
+    let clients = listen
+        .clients
+        .iter()
+        .filter_map(|clients| clients.address.ip());
     let peers = listen.peers.as_ref().map(|peers| peers.address);
     let admin = listen.admin.address;
     let callbacks = listen.callbacks.as_ref().map(|callbacks| callbacks.address);

@@ -5,7 +5,9 @@
 //! client's connection limit applies before its first byte. See
 //! `docs/decisions/004-own-accept-loop.md`.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -14,18 +16,20 @@ use std::time::Duration;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admin::Admin;
-use crate::app::handshakes::Handshakes;
 use crate::config::Listen;
 use crate::downstream::{
-    ClientConnections, DownstreamServer, serve_callbacks, serve_connection, serve_peer,
+    AcceptedStream, ClientConnections, ClientListener, ClientListenerConfig, ConnectionFault,
+    DownstreamServer, HandshakeBounds, Handshakes, ListenAddress, ListenerProtocols,
+    serve_callbacks, serve_peer,
 };
 use crate::state::Shared;
 use crate::telemetry::{Clock, watched};
+use crate::tls::ListenerTls;
 
 /// Connections the kernel holds while every worker is busy.
 const BACKLOG: u32 = 4096;
@@ -49,7 +53,7 @@ const FAILURES_LOG_INTERVAL_MS: u64 = 10_000;
 /// All sockets of the node, bound.
 pub struct Listeners {
     /// For clients.
-    pub clients: Vec<TcpListener>,
+    pub clients: Vec<ClientSocket>,
     /// For operators.
     pub admin: TcpListener,
     /// For other nodes; none without `listen.peers`.
@@ -67,7 +71,7 @@ impl Listeners {
         let clients = listen
             .clients
             .iter()
-            .map(|l| bind(l.address))
+            .map(|listener| ClientSocket::bind(&listener.address))
             .collect::<Result<_, _>>()?;
         let peers = listen.peers.as_ref().map(|peers| bind(peers.address));
         let callbacks = listen.callbacks.as_ref();
@@ -79,6 +83,74 @@ impl Listeners {
             callbacks: callbacks.transpose()?,
         })
     }
+}
+
+/// A bound socket for clients.
+pub enum ClientSocket {
+    /// Socket of the network.
+    Tcp(TcpListener),
+    /// In the file system.
+    Unix {
+        /// The bound socket.
+        listener: UnixListener,
+        /// Its path, held to be removed.
+        _path: UnixPath,
+    },
+}
+
+/// Path of a socket in the file system, removed by drop.
+pub struct UnixPath(PathBuf);
+
+impl Drop for UnixPath {
+    fn drop(&mut self) {
+        // Another process may have removed it, or bound its own there: then its file is lost with it at the next start.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl ClientSocket {
+    fn bind(address: &ListenAddress) -> Result<ClientSocket, String> {
+        match address {
+            ListenAddress::Ip(address) => bind(*address).map(ClientSocket::Tcp),
+            ListenAddress::Unix(path) => bind_unix(path),
+        }
+    }
+
+    /// Accepts a connection, with the address it comes from.
+    async fn accept(&self) -> Option<(AcceptedStream, Option<IpAddr>)> {
+        let accepted = match self {
+            ClientSocket::Tcp(listener) => listener
+                .accept()
+                .await
+                .map(|(tcp, address)| (AcceptedStream::Tcp(tcp), Some(address.ip()))),
+            ClientSocket::Unix { listener, .. } => listener
+                .accept()
+                .await
+                .map(|(unix, _)| (AcceptedStream::Unix(unix), None)),
+        };
+        take_accepted(accepted).await
+    }
+}
+
+/// Binds a socket in the file system. A file that nobody listens at any more is replaced.
+fn bind_unix(path: &Path) -> Result<ClientSocket, String> {
+    let listened_at = std::os::unix::net::UnixStream::connect(path);
+    let is_left_over = matches!(
+        &listened_at,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused
+    );
+    if is_left_over {
+        // Binding tells what is wrong where it cannot be removed.
+        let _ = std::fs::remove_file(path);
+    }
+    let listener = UnixListener::bind(path).map_err(|error| {
+        format!(
+            "cannot listen on {}: {error}; is another process using it, and does its folder exist? change `listen`",
+            path.display()
+        )
+    })?;
+    let _path = UnixPath(path.to_owned());
+    Ok(ClientSocket::Unix { listener, _path })
 }
 
 fn bind(address: SocketAddr) -> Result<TcpListener, String> {
@@ -99,7 +171,12 @@ fn bind(address: SocketAddr) -> Result<TcpListener, String> {
 }
 
 async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
-    match listener.accept().await {
+    take_accepted(listener.accept().await).await
+}
+
+/// Logs a failed accept and waits a moment.
+async fn take_accepted<T>(accepted: io::Result<T>) -> Option<T> {
+    match accepted {
         Ok(accepted) => Some(accepted),
         Err(error) => {
             tracing::warn!(%error, "a connection could not be accepted");
@@ -111,46 +188,111 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
 
 /// Serves clients until `closed`, then what is still open. Dropping the future cuts that off.
 pub async fn accept_clients(
-    listener: TcpListener,
+    (socket, listener): (ClientSocket, Arc<ClientListener>),
     edge: Arc<DownstreamServer>,
-    shared: Arc<Shared>,
     connections: Arc<ClientConnections>,
     mut closed: watch::Receiver<bool>,
 ) {
+    let shared = Arc::clone(edge.shared());
     let mut open = JoinSet::new();
     loop {
         let accepted = tokio::select! {
-            accepted = accept(&listener) => accepted,
+            accepted = socket.accept() => accepted,
             Some(_) = open.join_next() => continue,
             _ = closed.wait_for(|closed| *closed) => break,
         };
-        let Some((tcp, address)) = accepted else {
+        let Some((stream, address)) = accepted else {
             continue;
         };
-        let opened = connections.open(address.ip(), &shared.snapshot.load().limits);
+        let address = address.filter(|_| listener.is_direct());
+        let opened = connections.open(address, &shared.snapshot.load().limits);
         let connection = match opened {
             Ok(connection) => connection,
             Err(too_many) => {
                 shared.metrics.record_refused_connection(too_many.reason());
-                // Best effort: a socket that takes nothing at once is closed all the same.
-                let _ = tcp.try_write(TOO_MANY_CONNECTIONS.as_bytes());
+                refuse(&stream, &listener);
                 continue;
             }
         };
         shared.metrics.record_accepted_connection();
         let (edge, closed) = (Arc::clone(&edge), closed.clone());
+        let (listener, shared) = (Arc::clone(&listener), Arc::clone(&shared));
         let metrics = Arc::clone(&shared.metrics);
-        open.spawn(watched(
-            async move {
-                serve_connection(edge, tcp, closed).await;
-                drop(connection);
-            },
-            move |held_ms| metrics.record_blocked_worker(held_ms),
-        ));
+        let serving = async move {
+            let served = listener.serve(edge, stream, connection, closed).await;
+            if let Err(fault) = served {
+                log_fault(&shared, &listener, &fault);
+            }
+        };
+        open.spawn(watched(serving, move |held_ms| {
+            metrics.record_blocked_worker(held_ms)
+        }));
     }
     // Closed first, so that no client connects and waits in vain.
-    drop(listener);
+    drop(socket);
     while open.join_next().await.is_some() {}
+}
+
+/// Tells a client in plain text that there are too many connections.
+fn refuse(stream: &AcceptedStream, listener: &ClientListener) {
+    if listener.is_plain() {
+        // Best effort: a socket that takes nothing at once is closed all the same.
+        let _ = match stream {
+            AcceptedStream::Tcp(tcp) => tcp.try_write(TOO_MANY_CONNECTIONS.as_bytes()),
+            AcceptedStream::Unix(unix) => unix.try_write(TOO_MANY_CONNECTIONS.as_bytes()),
+        };
+    }
+}
+
+/// Counts a connection that came to no request. Anybody can make such connections: their reasons are told at the level
+/// `debug`, and their number by the metrics.
+fn log_fault(shared: &Shared, listener: &ClientListener, fault: &ConnectionFault) {
+    shared.metrics.record_refused_connection(fault.reason());
+    tracing::debug!(
+        listener = %listener.address(),
+        %fault,
+        "a client's connection ended before its first request"
+    );
+}
+
+/// The listeners for clients, by the order of the file at start.
+#[derive(Default)]
+pub struct ClientListeners {
+    all: Vec<Arc<ClientListener>>,
+}
+
+impl ClientListeners {
+    /// Listeners of a first configuration with its certificates.
+    pub fn start(listen: &Listen, tls: Vec<Option<Arc<ListenerTls>>>) -> ClientListeners {
+        let handshakes = Arc::new(Handshakes::default());
+        let listener = |(config, tls): (&ClientListenerConfig, _)| {
+            let protocols = ListenerProtocols::new(config, tls);
+            let address = config.address.clone();
+            Arc::new(ClientListener::new(
+                address,
+                protocols,
+                Arc::clone(&handshakes),
+            ))
+        };
+        ClientListeners {
+            all: listen.clients.iter().zip(tls).map(listener).collect(),
+        }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Arc<ClientListener>] {
+        &self.all
+    }
+
+    /// Puts another configuration into effect. Addresses that are new or gone take a restart.
+    pub fn configure(&self, listen: &Listen, tls: Vec<Option<Arc<ListenerTls>>>) {
+        for (config, tls) in listen.clients.iter().zip(tls) {
+            let mut all = self.all.iter();
+            if let Some(listener) = all.find(|one| *one.address() == config.address) {
+                listener.configure(ListenerProtocols::new(config, tls));
+            }
+        }
+    }
 }
 
 /// Serves containers of models until its future is dropped: also while draining, when jobs still run.
@@ -203,7 +345,7 @@ pub async fn accept_peers(
             shared.metrics.record_refused_connection("peer-limit");
             continue;
         }
-        let pending = handshakes.enter(address.ip());
+        let pending = handshakes.enter(address.ip(), HandshakeBounds::OF_NODES);
         let (edge, shared) = (Arc::clone(&edge), Arc::clone(&shared));
         let (strangers, closed) = (Arc::clone(&strangers), closed.clone());
         let metrics = Arc::clone(&shared.metrics);

@@ -18,6 +18,7 @@ use crate::app::discovered::{self, DiscoveryState};
 use crate::app::gpu;
 use crate::app::interim_config::interim_config;
 use crate::app::jobs;
+use crate::app::listen::ClientListeners;
 use crate::app::load::{Loader, NamedFile, PrepareError, PreparedConfig, changed_files};
 use crate::app::plan::snapshot_plan;
 use crate::config::watch::FileWatch;
@@ -72,6 +73,8 @@ pub struct Reloader {
     status: Arc<ArcSwap<ConfigStatus>>,
     /// The configuration in effect lacks plugins that are compiled.
     is_waiting: bool,
+    /// Listeners for clients.
+    listeners: ClientListeners,
 }
 
 impl Reloader {
@@ -91,6 +94,7 @@ impl Reloader {
             plugins,
             credentials,
             files,
+            client_tls,
         } = first;
         let mut reloader = Reloader {
             loader,
@@ -106,7 +110,9 @@ impl Reloader {
             logs,
             status: Arc::default(),
             is_waiting: false,
+            listeners: ClientListeners::default(),
         };
+        reloader.listeners = ClientListeners::start(&reloader.current.listen, client_tls);
         for report in discovery.first {
             let now = reloader.shared.clock.now();
             reloader.found.update(report, &reloader.current.models, now);
@@ -115,6 +121,11 @@ impl Reloader {
         reloader.set_peer_credentials(credentials);
         reloader.put_into_effect(1, models, plugins);
         reloader
+    }
+
+    /// Listeners for clients, in the order of the file at start.
+    pub fn listeners(&self) -> &ClientListeners {
+        &self.listeners
     }
 
     /// The configuration in effect.
@@ -228,6 +239,7 @@ impl Reloader {
             plugins,
             credentials,
             files,
+            client_tls,
         } = ready;
         let compiling = plugins.compiling().to_vec();
         self.is_waiting = !compiling.is_empty();
@@ -266,6 +278,7 @@ impl Reloader {
             generation += 1;
             self.current = next;
             self.set_peer_credentials(credentials);
+            self.listeners.configure(&self.current.listen, client_tls);
             self.put_into_effect(generation, models, plugins);
         }
         self.shared.metrics.record_reload(ReloadResult::Applied);

@@ -107,7 +107,13 @@ pub(super) fn needs_restart(path: &str) -> bool {
         let mut keys = keys.iter();
         keys.any(|key| path.strip_prefix(key).is_some_and(below))
     };
-    stands_in(NEEDS_RESTART) && !stands_in(LIVE)
+    stands_in(NEEDS_RESTART) && !stands_in(LIVE) && !is_spoken_at_a_listener(path)
+}
+
+/// Returns true for keys of one listener for clients, of which the address alone is bound at start.
+fn is_spoken_at_a_listener(path: &str) -> bool {
+    let listener = path.strip_prefix("listen.clients[");
+    listener.is_some_and(|rest| rest.contains("]."))
 }
 
 /// The configuration as a tree. Keys are never serialised: put in here, for comparison.
@@ -321,6 +327,20 @@ mod tests {
         ];
         assert_eq!(found.needs_restart, needs);
         assert!(found.changed.contains(&"log.level".to_owned()));
+    }
+
+    #[test]
+    fn what_a_listener_speaks_is_followed() {
+        let with = |more: &str| {
+            let address = "- address: \"127.0.0.1:8080\"\n";
+            config(|text| text.replace(address, &format!("{address}      {more}\n")))
+        };
+        let secured = with("tls: { certificate: a, private_key: b }");
+        let found = diff(&with("http2: off"), &secured);
+        let listener = "listen.clients[127.0.0.1:8080]";
+        let keys = ["http2", "tls"].map(|key| format!("{listener}.{key}"));
+        assert_eq!(found.changed, keys);
+        assert!(found.needs_restart.is_empty());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use infergate_core::model::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::downstream::ClientListenerConfig;
 use crate::files::FilesConfig;
 use crate::gpu::GpuConfig;
 use crate::jobs::{JobsConfig, ReplicateConfig};
@@ -137,7 +138,7 @@ impl Config {
 pub struct Listen {
     /// Listeners for clients; at least one.
     #[schemars(length(min = 1, max = 64))]
-    pub clients: Vec<ClientListener>,
+    pub clients: Vec<ClientListenerConfig>,
     /// The listener for operators: /metrics, /healthz, /readyz, /state, /config, /explain, /jobs, /reload.
     #[serde(default)]
     pub admin: AdminListener,
@@ -161,15 +162,6 @@ pub struct CallbacksListener {
     /// Scheme, host and port under which containers reach it, such as `http://10.0.0.1:8085`. A change takes a restart.
     #[schemars(length(min = 1))]
     pub url: Arc<str>,
-}
-
-/// A listener for clients.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ClientListener {
-    /// IP address and port, such as `0.0.0.0:8080` or `[::]:8080`.
-    #[schemars(extend("format" = "socket-address"))]
-    pub address: SocketAddr,
 }
 
 /// The listener for operators: plain HTTP, without keys.

@@ -66,6 +66,13 @@ pub(super) fn unresolve(config: &mut Config, folder: &Path) {
 }
 
 fn each_path(config: &mut Config, mut edit: impl FnMut(&mut PathBuf)) {
+    for listener in &mut config.listen.clients {
+        listener
+            .tls
+            .iter_mut()
+            .flat_map(|tls| tls.files_mut())
+            .for_each(&mut edit);
+    }
     if let Some(peers) = &mut config.listen.peers {
         peers.tls.files_mut().into_iter().for_each(&mut edit);
     }

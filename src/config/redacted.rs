@@ -54,6 +54,13 @@ pub fn effective(loaded: &Config, started_with: &Config) -> Config {
     config.threads = started_with.threads;
     config.state_dir.clone_from(&started_with.state_dir);
     config.listen.clone_from(&started_with.listen);
+    // What is spoken at an address is followed.
+    for listener in &mut config.listen.clients {
+        let now = loaded.listen.clients.iter();
+        if let Some(now) = now.clone().find(|now| now.address == listener.address) {
+            listener.clone_from(now);
+        }
+    }
     if let (Some(peers), Some(now)) = (&mut config.listen.peers, &loaded.listen.peers) {
         peers.tls = now.tls.clone();
     }

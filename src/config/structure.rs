@@ -13,12 +13,16 @@ use serde_json::Value;
 use super::document::{Cursor, DocumentNode, NodeData};
 use super::problem::{Problem, Problems, path_of_key};
 use super::schema::{SCHEMA, words};
+use crate::downstream::{ListenAddress, UNIX_PATH_BYTES_MAX};
 
 static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
     jsonschema::options()
         .with_draft(Draft::Draft7)
         .with_format("socket-address", |text: &str| {
             text.parse::<SocketAddr>().is_ok()
+        })
+        .with_format("listen-address", |text: &str| {
+            ListenAddress::try_from(text.to_owned()).is_ok()
         })
         .should_validate_formats(true)
         .build(&SCHEMA)
@@ -74,6 +78,10 @@ fn report(error: &ValidationError<'_>, here: &Cursor<'_>, problems: &mut Problem
         ValidationErrorKind::Pattern { .. } => {
             "expected the 64 hex digits of a SHA-256, never the key itself: `printf %s \"$KEY\" | sha256sum` prints them".to_owned()
         }
+        ValidationErrorKind::Format { .. } if here.shown().contains("unix:") => format!(
+            "expected `unix:` and an absolute path of at most {UNIX_PATH_BYTES_MAX} bytes, found {}",
+            here.shown()
+        ),
         ValidationErrorKind::Format { .. } => format!(
             "expected an IP address and a port such as 127.0.0.1:8080 or [::]:8080, found {}",
             here.shown()

@@ -39,9 +39,6 @@ fn report(root: &Cursor<'_>, problems: &mut Problems) {
         if let Some(admin) = listen.key("admin") {
             report_keys(&admin, LISTENER_KEYS, problems);
         }
-        for client in listen.list("clients") {
-            report_keys(&client, LISTENER_KEYS, problems);
-        }
     }
     for model in root.list("models") {
         report_backend(&model, problems);
@@ -87,12 +84,6 @@ fn remove(root: &mut DocumentNode) {
         remove_keys(listen, LISTEN_KEYS);
         if let Some(admin) = listen.get_mut("admin") {
             remove_keys(admin, LISTENER_KEYS);
-        }
-        if let Some(clients) = listen.get_mut("clients") {
-            clients
-                .items_mut()
-                .iter_mut()
-                .for_each(|client| remove_keys(client, LISTENER_KEYS));
         }
     }
     if let Some(models) = root.get_mut("models") {

@@ -14,6 +14,7 @@ use super::replicate::download_signed;
 use super::serve::{first_byte, keepalive, stall_max};
 use super::server::DownstreamServer;
 use super::session::Session;
+use super::socket::Socket;
 use crate::pipeline::{RequestContext, RequestError, respond};
 use crate::state::PageOrigin;
 
@@ -27,7 +28,7 @@ pub async fn serve_callbacks(edge: Arc<DownstreamServer>, tcp: TcpStream) {
     if tcp.set_nodelay(true).is_err() {
         return;
     }
-    let connection = DownstreamConnection::new(tcp, stall_max(&edge));
+    let connection = DownstreamConnection::new(Socket::Tcp(tcp), stall_max(&edge));
     let mut session = Session::new(connection, edge.shared.clock);
     let mut timer = pin!(sleep(keepalive(&edge)));
     while first_byte(&edge, &mut session, timer.as_mut()).await {
@@ -36,7 +37,7 @@ pub async fn serve_callbacks(edge: Arc<DownstreamServer>, tcp: TcpStream) {
         }
         session.begin();
     }
-    session.connection_mut().shutdown().await;
+    session.end().await;
 }
 
 /// Serves one request. Returns whether its answer is whole.

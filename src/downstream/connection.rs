@@ -1,7 +1,7 @@
 //! A client's or another node's connection as bytes: what was received and not yet read, what is to be sent.
 //!
 //! A message leaves in one system call: what was queued, a body that is not copied, and what ends it. No protocol
-//! is spoken here; TLS with other nodes is `peer`'s.
+//! is spoken here, and the kinds of sockets are `Socket`'s.
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -11,13 +11,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::socket::Socket;
 use crate::http1::spare;
 use crate::peer::PeerStream;
-use crate::tls::CertificateNames;
 
 /// Room for heads that is kept between requests.
 const QUEUE_KEPT_BYTES: usize = 4 * 1024;
@@ -26,13 +25,6 @@ const QUEUE_KEPT_BYTES: usize = 4 * 1024;
 const LINGER_MAX_BYTES: usize = 1024 * 1024;
 /// For this long at most.
 const LINGER_TIMEOUT: Duration = Duration::from_millis(200);
-
-/// Other side of the connection.
-#[derive(Debug)]
-enum PeerKind {
-    Client(TcpStream),
-    Peer(Box<PeerStream>),
-}
 
 /// A message on its way out: its parts follow each other.
 #[derive(Debug, Default)]
@@ -78,7 +70,7 @@ impl Outbound {
 /// A connection to be served.
 #[derive(Debug)]
 pub struct DownstreamConnection {
-    peer: PeerKind,
+    socket: Socket,
     /// Bytes received and not yet read.
     received: BytesMut,
     outbound: Outbound,
@@ -91,19 +83,10 @@ pub struct DownstreamConnection {
 }
 
 impl DownstreamConnection {
-    /// Takes over an accepted connection of a client.
-    pub fn new(tcp: TcpStream, stall_max: Duration) -> DownstreamConnection {
-        DownstreamConnection::with_peer(PeerKind::Client(tcp), stall_max)
-    }
-
-    /// Takes over the connection of another node.
-    pub fn of_peer(stream: PeerStream, stall_max: Duration) -> DownstreamConnection {
-        DownstreamConnection::with_peer(PeerKind::Peer(Box::new(stream)), stall_max)
-    }
-
-    fn with_peer(peer: PeerKind, stall_max: Duration) -> DownstreamConnection {
+    /// Takes over an accepted connection.
+    pub fn new(socket: Socket, stall_max: Duration) -> DownstreamConnection {
         DownstreamConnection {
-            peer,
+            socket,
             received: BytesMut::new(),
             outbound: Outbound::default(),
             stall_max,
@@ -117,40 +100,20 @@ impl DownstreamConnection {
         &self.bytes_sent
     }
 
-    /// The other node as its certificate names it; none of a client.
-    pub fn peer_name(&self) -> Option<&CertificateNames> {
-        self.peer_stream().map(|stream| &stream.proof().names)
-    }
-
     /// The other node's side; none of a client.
     pub fn peer_stream(&self) -> Option<&PeerStream> {
-        match &self.peer {
-            PeerKind::Client(_) => None,
-            PeerKind::Peer(peer) => Some(peer),
-        }
+        self.socket.peer()
     }
 
     /// Returns when the other side has closed or reset its connection, whatever bytes it has left behind.
-    /// Bytes of a client's pipelined request are not a departure. Nodes send nothing before they are
-    /// answered.
-    pub async fn closed(&self) {
-        let tcp = match &self.peer {
-            PeerKind::Client(tcp) => tcp,
-            PeerKind::Peer(peer) => return peer.closed().await,
-        };
-        #[cfg(target_os = "linux")]
-        {
-            // Ready with the end of the other side's bytes, however many of them are unread (the kernel's
-            // EPOLLRDHUP). An error of the wait is as good as what it waits for.
-            let _ = tcp.ready(Interest::PRIORITY | Interest::ERROR).await;
-        }
-        #[cfg(not(target_os = "linux"))]
-        {
-            let waiting = tcp.peek(&mut [0; 1]).await.unwrap_or(0);
-            if waiting > 0 || !self.received.is_empty() {
-                let _ = tcp.ready(Interest::ERROR).await;
-            }
-        }
+    // Not an `async fn`: the state of a request has no room for another layer.
+    pub fn closed(&self) -> impl Future<Output = ()> + Send + '_ {
+        self.socket.closed(!self.received.is_empty())
+    }
+
+    /// Returns whether bytes were received that are not yet read.
+    pub fn has_received(&self) -> bool {
+        !self.received.is_empty()
     }
 
     /// Bytes received and not yet read.
@@ -167,13 +130,12 @@ impl DownstreamConnection {
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let DownstreamConnection { peer, received, .. } = self;
+        let DownstreamConnection {
+            socket, received, ..
+        } = self;
         // As much again as has come, so that a large message needs few reads.
         spare::make_room(received, spare::READ_BYTES.max(received.len()));
-        let read = match peer {
-            PeerKind::Client(tcp) => pin!(tcp.read_buf(received)).poll(cx),
-            PeerKind::Peer(peer) => pin!(peer.read_buf(received)).poll(cx),
-        };
+        let read = pin!(socket.read_buf(received)).poll(cx);
         if read.is_pending() {
             spare::give_back(received);
         }
@@ -187,10 +149,12 @@ impl DownstreamConnection {
     pub async fn fill_into(&mut self, into: &mut BytesMut, max: usize) -> io::Result<usize> {
         let room = into.capacity() - into.len();
         let mut into = into.limit(max.min(room));
-        match &mut self.peer {
-            PeerKind::Client(tcp) => tcp.read_buf(&mut into).await,
-            PeerKind::Peer(peer) => peer.read_buf(&mut into).await,
-        }
+        self.socket.read_buf(&mut into).await
+    }
+
+    /// Gives the socket back, with the bytes that were received and not yet read.
+    pub fn into_parts(self) -> (BytesMut, Socket) {
+        (self.received, self.socket)
     }
 
     /// Waits until at least one byte of the next request is here; false when the client closed.
@@ -239,10 +203,7 @@ impl DownstreamConnection {
         while !self.outbound.is_sent() {
             let sent = ready!(self.poll_send(cx, |wire, cx| {
                 let rest = wire.outbound.rest();
-                match &mut wire.peer {
-                    PeerKind::Client(tcp) => Pin::new(tcp).poll_write_vectored(cx, &rest),
-                    PeerKind::Peer(peer) => Pin::new(peer).poll_write_vectored(cx, &rest),
-                }
+                Pin::new(&mut wire.socket).poll_write_vectored(cx, &rest)
             }))?;
             if sent == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -278,12 +239,11 @@ impl DownstreamConnection {
 
     /// Under TLS, what was written may still wait for the socket; TCP keeps nothing back.
     fn poll_flush_tls(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if matches!(self.peer, PeerKind::Client(_)) {
+        if !self.socket.keeps_back() {
             return Poll::Ready(Ok(()));
         }
-        let passed = self.poll_send(cx, |wire, cx| match &mut wire.peer {
-            PeerKind::Client(_) => Poll::Ready(Ok(0)),
-            PeerKind::Peer(peer) => Pin::new(peer).poll_flush(cx).map_ok(|()| 0),
+        let passed = self.poll_send(cx, |wire, cx| {
+            Pin::new(&mut wire.socket).poll_flush(cx).map_ok(|()| 0)
         });
         passed.map_ok(|_| ())
     }
@@ -294,10 +254,7 @@ impl DownstreamConnection {
         if self.flush().await.is_err() {
             return;
         }
-        let _ = match &mut self.peer {
-            PeerKind::Client(tcp) => tcp.shutdown().await,
-            PeerKind::Peer(peer) => peer.shutdown().await,
-        };
+        let _ = self.socket.shutdown().await;
     }
 
     /// Reads on for a moment after the last answer, and discards it.
@@ -319,7 +276,7 @@ impl DownstreamConnection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     async fn pair(stall_max: Duration) -> (DownstreamConnection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -327,7 +284,8 @@ mod tests {
             .await
             .unwrap();
         let (served, _) = listener.accept().await.unwrap();
-        (DownstreamConnection::new(served, stall_max), client)
+        let socket = Socket::Tcp(served);
+        (DownstreamConnection::new(socket, stall_max), client)
     }
 
     #[tokio::test]

@@ -43,24 +43,22 @@ impl ConnectionLimit {
 }
 
 impl ClientConnections {
-    /// Counts a connection from `address`.
+    /// Counts a connection from `address`; from none where it is not known, or not yet.
     ///
     /// # Errors
     /// The limit that is reached already.
     pub fn open(
         self: &Arc<ClientConnections>,
-        address: IpAddr,
+        address: Option<IpAddr>,
         limits: &Limits,
     ) -> Result<ClientConnectionGuard, ConnectionLimit> {
         let mut open = self.open.lock();
         if open.total >= limits.connections {
             return Err(ConnectionLimit::OfAll);
         }
-        let count = open.by_address.entry(address).or_insert(0);
-        if *count >= limits.connections_per_client {
-            return Err(ConnectionLimit::OfClient);
+        if let Some(address) = address {
+            open.count(address, limits)?;
         }
-        *count += 1;
         open.total += 1;
         Ok(ClientConnectionGuard {
             all: Arc::clone(self),
@@ -74,21 +72,51 @@ impl ClientConnections {
     }
 }
 
+impl ConnectionCounts {
+    fn count(&mut self, address: IpAddr, limits: &Limits) -> Result<(), ConnectionLimit> {
+        let count = self.by_address.entry(address).or_insert(0);
+        if *count >= limits.connections_per_client {
+            return Err(ConnectionLimit::OfClient);
+        }
+        *count += 1;
+        Ok(())
+    }
+}
+
 /// Guard of one open connection; released by drop.
 pub struct ClientConnectionGuard {
     all: Arc<ClientConnections>,
-    address: IpAddr,
+    address: Option<IpAddr>,
+}
+
+impl ClientConnectionGuard {
+    /// Counts the connection by its client's address, as a balancer tells it.
+    ///
+    /// # Errors
+    /// The address has as many connections as it may.
+    pub fn record_address(
+        &mut self,
+        address: IpAddr,
+        limits: &Limits,
+    ) -> Result<(), ConnectionLimit> {
+        if self.address.is_none() {
+            self.all.open.lock().count(address, limits)?;
+            self.address = Some(address);
+        }
+        Ok(())
+    }
 }
 
 impl Drop for ClientConnectionGuard {
     fn drop(&mut self) {
         let mut open = self.all.open.lock();
         open.total = open.total.saturating_sub(1);
-        if let Some(count) = open.by_address.get_mut(&self.address) {
+        let Some(address) = self.address else { return };
+        if let Some(count) = open.by_address.get_mut(&address) {
             *count -= 1;
             if *count == 0 {
                 // Addresses that left cost nothing.
-                open.by_address.remove(&self.address);
+                open.by_address.remove(&address);
             }
         }
     }
@@ -106,7 +134,7 @@ mod tests {
             connections_per_client: 1,
             ..Limits::default()
         };
-        let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([127, 0, 0, last]));
+        let [a, b, c] = [1, 2, 3].map(|last| Some(IpAddr::from([127, 0, 0, last])));
         let first = all.open(a, &limits).unwrap();
         assert_eq!(all.open(a, &limits).err(), Some(ConnectionLimit::OfClient));
         let _other = all.open(b, &limits).unwrap();
@@ -114,5 +142,23 @@ mod tests {
         drop(first);
         assert!(all.open(a, &limits).is_ok());
         assert_eq!(all.total(), 1);
+    }
+
+    #[test]
+    fn a_client_behind_a_balancer_is_counted_once_its_address_is_told() {
+        let all = Arc::new(ClientConnections::default());
+        let limits = Limits {
+            connections_per_client: 1,
+            ..Limits::default()
+        };
+        let address = IpAddr::from([203, 0, 113, 7]);
+        let [mut first, mut second] = [(); 2].map(|()| all.open(None, &limits).unwrap());
+        first.record_address(address, &limits).unwrap();
+        let over = second.record_address(address, &limits);
+        assert_eq!(over, Err(ConnectionLimit::OfClient));
+        drop(first);
+        assert_eq!(second.record_address(address, &limits), Ok(()));
+        drop(second);
+        assert!(all.open.lock().by_address.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Connections of clients and forwarding nodes: HTTP/1, request heads and bodies, and requests that are
+//! Connections of clients and forwarding nodes: TLS, HTTP/1 and HTTP/2, request heads and bodies, and requests that are
 //! answered without a model.
 //!
 //! Not the request pipeline: an inference request is handed to `pipeline` as soon as its body is whole.
@@ -9,17 +9,28 @@ mod catalog;
 mod connection;
 mod connections;
 mod forwarded;
-mod http1;
+mod handshakes;
+mod health;
+mod http2;
+mod http2_stream;
+mod listener;
 mod multipart;
 mod peer_requests;
 mod preflight;
+mod proxy_protocol;
+mod receiver;
 mod replicate;
 mod request_body;
 mod serve;
 mod server;
 mod session;
+mod settings;
+mod socket;
 
 pub use callbacks::serve_callbacks;
 pub use connections::ClientConnections;
-pub use serve::{serve_connection, serve_peer};
+pub use handshakes::{HandshakeBounds, Handshakes};
+pub use listener::{AcceptedStream, ClientListener, ConnectionFault, ListenerProtocols};
+pub use serve::serve_peer;
 pub use server::DownstreamServer;
+pub use settings::{ClientListenerConfig, ClientTls, Http2, ListenAddress, UNIX_PATH_BYTES_MAX};

@@ -9,33 +9,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::Millis;
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::connection::DownstreamConnection;
 use super::server::DownstreamServer;
 use super::session::Session;
+use super::socket::Socket;
 use crate::peer::PeerStream;
 
 /// After so long a connection between nodes ends with its next request. Certificates are looked at when
 /// it begins: a busy one would outlive any. A handshake an hour costs nothing.
 const PEER_AGE_MAX: Millis = Millis::from_secs(60 * 60);
 
-/// Serves a connection until either side ends it. `drained` turns true when idle connections are
+/// Serves a client's connection until either side ends it. `drained` turns true when idle connections are
 /// to be closed.
-pub async fn serve_connection(
-    edge: Arc<DownstreamServer>,
-    tcp: TcpStream,
+pub(super) async fn serve_connection(
+    edge: &DownstreamServer,
+    connection: DownstreamConnection,
+    serves_health: bool,
     drained: watch::Receiver<bool>,
 ) {
-    // Small writes must not wait for an acknowledgement (RFC 896): every event is one.
-    if tcp.set_nodelay(true).is_err() {
-        return;
-    }
-    let connection = DownstreamConnection::new(tcp, stall_max(&edge));
-    let session = Session::new(connection, edge.shared.clock);
-    serve(&edge, session, drained).await;
+    let mut session = Session::new(connection, edge.shared.clock);
+    session.serve_health(serves_health);
+    serve(edge, session, drained).await;
 }
 
 /// Serves the connection of another node likewise.
@@ -44,7 +41,8 @@ pub async fn serve_peer(
     peer: PeerStream,
     drained: watch::Receiver<bool>,
 ) {
-    let connection = DownstreamConnection::of_peer(peer, stall_max(&edge));
+    let socket = Socket::Peer(Box::new(peer));
+    let connection = DownstreamConnection::new(socket, stall_max(&edge));
     let session = Session::new(connection, edge.shared.clock);
     serve(&edge, session, drained).await;
 }
@@ -55,7 +53,7 @@ pub(super) fn stall_max(edge: &DownstreamServer) -> Duration {
 
 /// Returns whether the connection was authenticated under a replaced CA and must reconnect.
 fn is_outdated(edge: &DownstreamServer, session: &Session) -> bool {
-    session.connection().peer_stream().is_some_and(|peer| {
+    session.peer_stream().is_some_and(|peer| {
         !edge
             .shared
             .peer_client
@@ -74,10 +72,7 @@ fn serve(
 ) -> impl Future<Output = ()> {
     async move {
         let clock = edge.shared.clock;
-        let old_at = session
-            .connection()
-            .peer_stream()
-            .map(|_| clock.now() + PEER_AGE_MAX);
+        let old_at = session.peer_stream().map(|_| clock.now() + PEER_AGE_MAX);
         let mut drained = pin!(drained.wait_for(|drained| *drained));
         let mut timer = pin!(sleep(keepalive(edge)));
         loop {
@@ -109,14 +104,14 @@ pub(super) async fn first_byte(
     session: &mut Session,
     mut timer: Pin<&mut Sleep>,
 ) -> bool {
-    if !session.connection_mut().received().is_empty() {
+    if session.has_received() {
         return true;
     }
     let waits_from = Instant::now();
     loop {
         tokio::select! {
             biased;
-            began = session.connection_mut().first_byte() => return began,
+            began = session.first_byte() => return began,
             () = timer.as_mut() => {}
         }
         let ends_at = waits_from + keepalive(edge);

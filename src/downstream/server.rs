@@ -11,7 +11,7 @@ use infergate_core::api::Operation;
 use tokio::time::timeout;
 
 use super::session::{RequestReadError, Session};
-use super::{peer_requests, preflight, request_body};
+use super::{health, peer_requests, preflight, request_body};
 use crate::jobs::Jobs;
 use crate::peer::FORWARDED_HEAD_BYTES_MAX;
 use crate::pipeline::{
@@ -32,6 +32,11 @@ impl DownstreamServer {
     /// A server over what is shared.
     pub fn new(shared: Arc<Shared>, jobs: Option<Arc<Jobs>>) -> DownstreamServer {
         DownstreamServer { shared, jobs }
+    }
+
+    /// State that requests share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Handles one request: the catalog here, inference in the pipeline.
@@ -126,6 +131,11 @@ impl DownstreamServer {
         if let Some(usable) = peer_requests::serve(&self.shared, session).await {
             return usable;
         }
+        if session.serves_health() && health::asks(session.request_head()) {
+            return Box::pin(health::answer(&self.shared, session))
+                .await
+                .is_ok();
+        }
         if page.is_listed() && preflight::is_preflight(session.request_head()) {
             return Box::pin(preflight::grant(session, &page)).await.is_ok();
         }
@@ -165,9 +175,7 @@ impl DownstreamServer {
         };
         match read {
             Ok(()) => Ok(snapshot),
-            Err(RequestReadError::Closed) if session.connection_mut().received().is_empty() => {
-                Err(None)
-            }
+            Err(RequestReadError::Closed) if !session.has_received() => Err(None),
             Err(RequestReadError::TooLarge) => Err(Some(Refusal::HeadersTooLarge)),
             Err(_) => {
                 let refusal = Refusal::BadFraming("the request head could not be read");
@@ -202,10 +210,8 @@ impl DownstreamServer {
         if is_served && session.is_reusable() {
             return true;
         }
-        session.connection_mut().shutdown().await;
-        if session.is_over_limit() {
-            Box::pin(session.connection_mut().linger()).await;
-        }
+        // Boxed: it comes once in the life of a connection.
+        Box::pin(session.end()).await;
         false
     }
 }
@@ -229,8 +235,8 @@ mod tests {
     const INFERENCE_BYTES_MAX: usize = 4_432;
 
     /// Bytes that the state of any request may take: the cost of a 401 and of the catalog. The figure only
-    /// goes down.
-    const REQUEST_BYTES_MAX: usize = 2_272;
+    /// goes down, but for words that every request has: whether its listener shows health is one.
+    const REQUEST_BYTES_MAX: usize = 2_288;
 
     type Target = (Operation, Option<String>, Option<Arc<ModelRuntime>>);
 

@@ -1,9 +1,12 @@
-//! A client's HTTP/1 session on its connection: the head and body of the present request, and its response.
+//! A client's session: the head and body of the present request, and its response.
 //!
-//! Not the timers around a request, nor what a request means. Framing, keep-alive and unread bodies are handled
-//! here; the rules are `http1`'s.
+//! On a connection of HTTP/1, which carries one request after the other, or on one stream of HTTP/2. Not the timers
+//! around a request, nor what a request means. Framing, keep-alive and unread bodies of HTTP/1 are handled here; the
+//! rules are `http1`'s.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -12,10 +15,12 @@ use infergate_core::Refusal;
 use tokio::time::timeout;
 
 use super::connection::DownstreamConnection;
+use super::http2_stream::Http2Stream;
 use crate::http1::{
     BodyDecoder, BodyStep, BrokenBody, Fields, ParsedRequest, Version, encode, framing,
     may_end_head,
 };
+use crate::peer::PeerStream;
 use crate::pipeline::{RequestHead, ResponseHead};
 use crate::telemetry::Clock;
 use crate::tls::CertificateNames;
@@ -52,9 +57,15 @@ enum ResponseBody {
     Ended,
 }
 
-/// Session of one connection.
+/// Carrier of the request and its response.
+enum Transport {
+    Http1(DownstreamConnection),
+    Http2(Box<Http2Stream>),
+}
+
+/// Session of one connection, or of one stream.
 pub struct Session {
-    connection: DownstreamConnection,
+    transport: Transport,
     clock: Clock,
     head: ParsedRequest,
     body: BodyDecoder,
@@ -62,19 +73,31 @@ pub struct Session {
     keeps_alive: bool,
     /// More was read than a head may have, and no end.
     is_over_limit: bool,
+    /// `GET /healthz` is answered here.
+    serves_health: bool,
 }
 
 impl Session {
     /// A session over a connection; no request has come.
     pub fn new(connection: DownstreamConnection, clock: Clock) -> Session {
+        Session::over(Transport::Http1(connection), clock)
+    }
+
+    /// A session of a stream, whose request has come.
+    pub fn of_stream(stream: Http2Stream, clock: Clock) -> Session {
+        Session::over(Transport::Http2(Box::new(stream)), clock)
+    }
+
+    fn over(transport: Transport, clock: Clock) -> Session {
         Session {
-            connection,
+            transport,
             clock,
             head: ParsedRequest::default(),
             body: BodyDecoder::Done,
             response: ResponseBody::NotStarted,
             keeps_alive: true,
             is_over_limit: false,
+            serves_health: false,
         }
     }
 
@@ -86,24 +109,82 @@ impl Session {
         self.keeps_alive = true;
     }
 
-    /// The connection below.
-    pub fn connection_mut(&mut self) -> &mut DownstreamConnection {
-        &mut self.connection
+    /// The other node's side; none of a client.
+    pub fn peer_stream(&self) -> Option<&PeerStream> {
+        match &self.transport {
+            Transport::Http1(connection) => connection.peer_stream(),
+            Transport::Http2(_) => None,
+        }
     }
 
     /// The name of the other node; none of a client.
     pub fn peer(&self) -> Option<&CertificateNames> {
-        self.connection.peer_name()
+        self.peer_stream().map(|stream| &stream.proof().names)
     }
 
     /// Returns whether another node has sent this, as its certificate says.
     pub fn is_from_node(&self) -> bool {
-        self.peer().is_some()
+        self.peer_stream().is_some()
     }
 
-    /// The connection below, to be looked at.
-    pub fn connection(&self) -> &DownstreamConnection {
-        &self.connection
+    /// Returns whether this is a stream of HTTP/2.
+    pub fn is_stream(&self) -> bool {
+        matches!(self.transport, Transport::Http2(_))
+    }
+
+    /// Answers `GET /healthz` from here on.
+    pub fn serve_health(&mut self, serves: bool) {
+        self.serves_health = serves;
+    }
+
+    /// Returns whether `GET /healthz` is answered here.
+    pub fn serves_health(&self) -> bool {
+        self.serves_health
+    }
+
+    /// Returns whether bytes have come that were not read.
+    pub fn has_received(&self) -> bool {
+        match &self.transport {
+            Transport::Http1(connection) => connection.has_received(),
+            Transport::Http2(_) => true,
+        }
+    }
+
+    /// Waits until at least one byte of the next request is here; false when the client closed.
+    pub async fn first_byte(&mut self) -> bool {
+        match &mut self.transport {
+            Transport::Http1(connection) => connection.first_byte().await,
+            Transport::Http2(_) => false,
+        }
+    }
+
+    /// Returns when the client has left.
+    pub async fn closed(&mut self) {
+        match &mut self.transport {
+            Transport::Http1(connection) => connection.closed().await,
+            Transport::Http2(stream) => stream.closed().await,
+        }
+    }
+
+    /// Bytes that the client has taken, counted on while a write waits.
+    pub fn bytes_sent(&self) -> &Arc<AtomicU64> {
+        match &self.transport {
+            Transport::Http1(connection) => connection.bytes_sent(),
+            Transport::Http2(stream) => stream.bytes_sent(),
+        }
+    }
+
+    /// Ends the session: no request follows, and a response that is not whole is none.
+    pub async fn end(&mut self) {
+        match &mut self.transport {
+            Transport::Http1(connection) => {
+                connection.shutdown().await;
+                if self.is_over_limit {
+                    Box::pin(connection.linger()).await;
+                }
+            }
+            Transport::Http2(stream) => stream.end(),
+        }
     }
 
     /// Takes a head of at most `max` bytes from what was received; false before its end has come.
@@ -111,7 +192,10 @@ impl Session {
     /// # Errors
     /// [`RequestReadError::TooLarge`], [`RequestReadError::Malformed`].
     pub fn take_head(&mut self, max: usize) -> Result<bool, RequestReadError> {
-        let received = self.connection.received();
+        let received = match &mut self.transport {
+            Transport::Http1(connection) => connection.received(),
+            Transport::Http2(stream) => stream.head(),
+        };
         let is_whole = self
             .head
             .parse(received)
@@ -136,17 +220,15 @@ impl Session {
     /// [`RequestReadError`], also when the client closes.
     pub async fn read_head(&mut self, max: usize) -> Result<(), RequestReadError> {
         loop {
-            let before = self.connection.received().len();
-            if self
-                .connection
-                .fill()
-                .await
-                .map_err(|_| RequestReadError::Closed)?
-                == 0
-            {
+            let Transport::Http1(connection) = &mut self.transport else {
+                return Err(RequestReadError::Malformed);
+            };
+            let before = connection.received().len();
+            let read = connection.fill().await;
+            if read.map_err(|_| RequestReadError::Closed)? == 0 {
                 return Err(RequestReadError::Closed);
             }
-            let received = self.connection.received();
+            let received = connection.received();
             // Parsed anew only where an end may have come: a head that drips costs no more.
             let is_worth_it = received.len() > max || may_end_head(received, before);
             if is_worth_it && self.take_head(max)? {
@@ -162,11 +244,6 @@ impl Session {
     pub fn check_framing(&mut self) -> Result<(), Refusal> {
         self.body = framing::of_request(&self.head).map_err(Refusal::BadFraming)?;
         Ok(())
-    }
-
-    /// Returns whether more than a head's bytes came without its end.
-    pub fn is_over_limit(&self) -> bool {
-        self.is_over_limit
     }
 
     /// The fields of the request.
@@ -198,16 +275,22 @@ impl Session {
         self.keeps_alive
             && self.body.is_done()
             && self.response == ResponseBody::Ended
-            && self.connection.is_flushed()
+            && matches!(&self.transport, Transport::Http1(connection) if connection.is_flushed())
     }
 
     /// Returns whether the request's body was read to its end.
     pub fn is_body_done(&self) -> bool {
-        self.body.is_done()
+        match &self.transport {
+            Transport::Http1(_) => self.body.is_done(),
+            Transport::Http2(stream) => stream.is_body_done(),
+        }
     }
 
     /// The length that the head announces, or what is left of it.
     pub fn body_length(&self) -> Option<u64> {
+        if let Transport::Http2(stream) = &self.transport {
+            return stream.body_length();
+        }
         match self.body {
             BodyDecoder::Length(left) => Some(left),
             BodyDecoder::Done => Some(0),
@@ -217,7 +300,10 @@ impl Session {
 
     /// Bytes of the body that the client has announced and not sent: of all of it, or of one chunk.
     pub fn announced_bytes(&self) -> u64 {
-        self.body.announced()
+        match &self.transport {
+            Transport::Http1(_) => self.body.announced(),
+            Transport::Http2(stream) => stream.body_length().unwrap_or(0),
+        }
     }
 
     /// Takes what has come of the body.
@@ -225,7 +311,10 @@ impl Session {
     /// # Errors
     /// [`RequestReadError::Broken`].
     pub fn take_body(&mut self) -> Result<BodyStep, RequestReadError> {
-        Ok(self.body.decode(self.connection.received())?)
+        match &mut self.transport {
+            Transport::Http1(connection) => Ok(self.body.decode(connection.received())?),
+            Transport::Http2(stream) => stream.take_body(),
+        }
     }
 
     /// Reads more of the body: up to `max` bytes behind `into` where it has room and the length is known, else to be
@@ -238,14 +327,18 @@ impl Session {
         into: &mut BytesMut,
         max: u64,
     ) -> Result<usize, RequestReadError> {
+        let connection = match &mut self.transport {
+            Transport::Http1(connection) => connection,
+            Transport::Http2(stream) => return stream.read_more().await.map(|()| 0),
+        };
         let left = match self.body {
             BodyDecoder::Length(left) => usize::try_from(left.min(max)).unwrap_or(usize::MAX),
             _ => 0,
         };
         let is_direct = left > 0 && into.capacity() > into.len();
         let read = match is_direct {
-            true => self.connection.fill_into(into, left).await,
-            false => self.connection.fill().await,
+            true => connection.fill_into(into, left).await,
+            false => connection.fill().await,
         };
         match read.map_err(|_| RequestReadError::Closed)? {
             0 => Err(RequestReadError::Closed),
@@ -262,12 +355,16 @@ impl Session {
     /// # Errors
     /// The connection broke.
     pub async fn send_continue(&mut self) -> io::Result<()> {
-        if !framing::expects_continue(&self.head) || self.body.is_done() {
+        if !framing::expects_continue(&self.head) || self.is_body_done() {
             return Ok(());
         }
-        encode::status_line(StatusCode::CONTINUE, self.connection.queue());
-        self.connection.queue().extend_from_slice(b"\r\n");
-        self.connection.flush().await
+        let connection = match &mut self.transport {
+            Transport::Http1(connection) => connection,
+            Transport::Http2(stream) => return stream.send_continue(),
+        };
+        encode::status_line(StatusCode::CONTINUE, connection.queue());
+        connection.queue().extend_from_slice(b"\r\n");
+        connection.flush().await
     }
 
     /// Discards what has come of an unread body. Returns the bytes; none where the body is over, or broken.
@@ -297,12 +394,20 @@ impl Session {
         let _ = timeout(DRAIN_TIMEOUT, reading).await;
     }
 
-    /// Queues the head of an interim response.
-    pub fn queue_interim(&mut self, head: &ResponseHead) {
-        let out = self.connection.queue();
+    /// Sends the head of an interim response to another node.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn send_interim(&mut self, head: &ResponseHead) -> io::Result<()> {
+        // Nodes speak HTTP/1 with each other.
+        let Transport::Http1(connection) = &mut self.transport else {
+            return Ok(());
+        };
+        let out = connection.queue();
         encode::status_line(head.status, out);
         out.extend_from_slice(head.lines());
         out.extend_from_slice(b"\r\n");
+        connection.flush().await
     }
 
     /// Queues the head of the response, with the fields of the connection.
@@ -315,10 +420,18 @@ impl Session {
             None if self.is_http11() => ResponseBody::Chunked,
             None => ResponseBody::UntilClose,
         };
+        let is_head = self.head.method() == "HEAD";
+        let connection = match &mut self.transport {
+            Transport::Http1(connection) => connection,
+            Transport::Http2(stream) => {
+                let is_bodiless = is_head || self.response == ResponseBody::Ended;
+                return stream.start(head, is_bodiless, self.clock.unix_secs());
+            }
+        };
         // Before the request's end nobody can tell where the next one begins; an older client reads up to the
         // close where no length is told.
         self.keeps_alive &= self.body.is_done() && self.response != ResponseBody::UntilClose;
-        let out = self.connection.queue();
+        let out = connection.queue();
         encode::status_line(head.status, out);
         out.extend_from_slice(head.lines());
         match self.response {
@@ -336,7 +449,7 @@ impl Session {
             true => b"connection: keep-alive\r\n\r\n",
             false => b"connection: close\r\n\r\n",
         });
-        if self.head.method() == "HEAD" {
+        if is_head {
             self.response = ResponseBody::Ended;
         }
     }
@@ -346,6 +459,10 @@ impl Session {
     /// # Errors
     /// The connection broke, or the client takes nothing.
     pub async fn send_body(&mut self, mut chunk: Bytes, is_last: bool) -> io::Result<()> {
+        let connection = match &mut self.transport {
+            Transport::Http1(connection) => connection,
+            Transport::Http2(stream) => return stream.send(chunk, is_last).await,
+        };
         let mut end: &'static [u8] = b"";
         match &mut self.response {
             ResponseBody::NotStarted | ResponseBody::Ended => chunk = Bytes::new(),
@@ -364,14 +481,14 @@ impl Session {
                     (false, true) => encode::CHUNK_END_AND_LAST,
                 };
                 if !chunk.is_empty() {
-                    if self.connection.has_body() {
-                        self.connection.flush().await?;
+                    if connection.has_body() {
+                        connection.flush().await?;
                     }
-                    encode::chunk_size(chunk.len(), self.connection.queue());
+                    encode::chunk_size(chunk.len(), connection.queue());
                 }
             }
         }
-        self.connection.send(chunk, end).await?;
+        connection.send(chunk, end).await?;
         if is_last {
             self.response = ResponseBody::Ended;
         }

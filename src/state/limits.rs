@@ -38,6 +38,12 @@ pub struct Limits {
     /// its address.
     #[schemars(range(min = 1, max = 1000000))]
     pub connections_per_client: u32,
+    /// TLS handshakes of clients under way at a time; another cuts that which has waited longest.
+    #[schemars(range(min = 1, max = 65536))]
+    pub handshakes: u32,
+    /// Seconds for a client's TLS handshake, and for the header of the PROXY protocol.
+    #[schemars(range(min = 1, max = 60))]
+    pub handshake_timeout_secs: u64,
     /// Slowest rate at which a client takes a response, KiB per second over `timeouts.stream_idle_secs`;
     /// a slower client is cut off. Applies once the 8 MiB that are kept of the response (64 MiB of all
     /// together) are full. 0 is no floor.
@@ -60,6 +66,8 @@ impl Default for Limits {
             header_timeout_secs: 10,
             connections: 16384,
             connections_per_client: 1024,
+            handshakes: 256,
+            handshake_timeout_secs: 5,
             reader_min_kib_per_sec: 1,
             warm_guests_mib: 256,
         }

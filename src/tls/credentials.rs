@@ -101,6 +101,11 @@ impl OwnCertificate {
         &self.names
     }
 
+    /// The certificate with its key.
+    pub(super) fn certified_key(&self) -> &Arc<CertifiedKey> {
+        &self.certified_key
+    }
+
     /// Certificates in the order of the file, the own one first.
     pub(super) fn chain(&self) -> &[CertificateDer<'static>] {
         &self.certified_key.cert

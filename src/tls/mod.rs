@@ -1,16 +1,18 @@
-//! TLS for its three users: requests to model servers and other HTTPS servers, requests to other nodes,
-//! and the listener for other nodes.
+//! TLS for its four users: requests to model servers and other HTTPS servers, requests to other nodes,
+//! the listener for other nodes, and listeners for clients.
 //!
 //! No connection is opened or kept here, and no rule of membership is known. The only module that names rustls
-//! and webpki; the provider is `ring`. HTTP/1.1 is all that is offered. Names and certificates are always
+//! and webpki; the provider is `ring`. HTTP/1.1 is all that is offered, but for clients. Names and certificates are always
 //! checked. A reload makes new values, which their users swap; nothing here changes.
 //!
 //! ```text
 //! pem (content of files)      roots (trusted authorities)      names (names that a certificate can prove)
 //! credentials (own certificate and key)      server_identity (identity that a server has to prove)
 //! mutual (both directions between nodes)     stream (connection with a proved other end)
+//! client_listener (certificates by server name)
 //! ```
 
+mod client_listener;
 mod credentials;
 mod mutual;
 mod names;
@@ -19,6 +21,7 @@ mod roots;
 mod server_identity;
 mod stream;
 
+pub use client_listener::{ClientStream, ListenerTls, time_fault};
 pub use credentials::{CredentialFault, CredentialFile, OwnCertificate};
 pub use mutual::{MutualTls, TrustedAuthority};
 pub use names::{CertificateNames, is_dns_name, is_server_name};

@@ -156,7 +156,7 @@ fn advice(error: &rustls::Error) -> &'static str {
     }
 }
 
-fn is_of_time(error: &rustls::Error) -> bool {
+pub(super) fn is_of_time(error: &rustls::Error) -> bool {
     use CertificateError as Of;
     matches!(
         error,
@@ -266,7 +266,7 @@ impl MutualTls {
 }
 
 /// Lets written bytes arrive: the other side closes once it has read them.
-async fn linger(mut tcp: TcpStream) -> io::Result<()> {
+pub(super) async fn linger(mut tcp: TcpStream) -> io::Result<()> {
     tcp.shutdown().await?;
     let mut unread = [0; 1024];
     while tcp.read(&mut unread).await? > 0 {}

@@ -47,7 +47,9 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems
         check_callbacks(callbacks, root, problems, warnings);
     }
     let others = peers.into_iter().chain(callbacks);
-    for listener in listen.list("clients").into_iter().chain(others) {
+    let clients = listen.list("clients");
+    check_sockets(&clients, problems);
+    for listener in clients.into_iter().chain(others) {
         let Some(key) = listener.key("address") else {
             continue;
         };
@@ -66,6 +68,39 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems
             None => {}
         }
         earlier.push((key.path, here));
+    }
+}
+
+/// Sockets in the file system, and what is spoken at a listener for clients.
+fn check_sockets(clients: &[Cursor<'_>], problems: &mut Problems) {
+    let mut earlier: Vec<(String, String)> = Vec::new();
+    for listener in clients {
+        let tls = listener.key("tls");
+        let http2 = listener.key("http2");
+        if let (Some(_), Some(http2)) = (&tls, &http2)
+            && http2.text() == Some("clear")
+        {
+            problems.add(http2.problem(
+                "`clear` is for plain text, and this listener has `tls`: use `auto`, which offers HTTP/2 under TLS",
+            ));
+        }
+        let Some(key) = listener.key("address") else {
+            continue;
+        };
+        let Some(path) = key.text().filter(|text| text.starts_with("unix:")) else {
+            continue;
+        };
+        if let Some(tls) = tls {
+            problems.add(tls.problem(
+                "a socket in the file system has no TLS: its permissions say who may connect",
+            ));
+        }
+        match earlier.iter().find(|(_, other)| other == path) {
+            Some((first, _)) => problems.add(key.problem(format!(
+                "{path} is already the address of `{first}`: give each listener its own"
+            ))),
+            None => earlier.push((key.path.clone(), path.to_owned())),
+        }
     }
 }
 

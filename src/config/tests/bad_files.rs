@@ -549,12 +549,30 @@ fn what_is_not_supported_yet_says_so() {
         r#"
 add tls: {}
   line 9: tls: is not supported yet
-put { address: "127.0.0.1:8080" } => { address: "127.0.0.1:8080", tls: { certificate: c } }
-  line 2: listen.clients[0].tls: is not supported yet
+put [{ address: "127.0.0.1:8080" }] => [{ address: "127.0.0.1:8080" }]⏎  admin: { tls: { certificate: c } }
+  line 3: listen.admin.tls: is not supported yet
 put backend: openai => backend: triton
   line 7: models[0].backend: backend `triton` is not supported yet
 put backend: openai => backend: cog
   line 7: models[0].backend: is not supported yet
+"#,
+    );
+}
+
+#[test]
+fn what_a_listener_cannot_speak_is_named() {
+    check(
+        r#"
+put { address: "127.0.0.1:8080" } => { address: "unix:relative" }
+  line 2: listen.clients[0].address: expected `unix:` and an absolute path
+put { address: "127.0.0.1:8080" } => { address: "unix:/a" }, { address: "unix:/a" }
+  line 2: listen.clients[1].address: unix:/a is already the address of `listen.clients[0].address`
+put { address: "127.0.0.1:8080" } => { address: "unix:/a", tls: { certificate: c, private_key: k } }
+  line 2: listen.clients[0].tls: a socket in the file system has no TLS
+put { address: "127.0.0.1:8080" } => { address: "127.0.0.1:8080", http2: clear, tls: { certificate: c, private_key: k } }
+  line 2: listen.clients[0].http2: `clear` is for plain text
+put { address: "127.0.0.1:8080" } => { address: "127.0.0.1:8080", tls: { certificate: c } }
+  line 2: listen.clients[0].tls.private_key: `private_key` is required
 "#,
     );
 }

@@ -24,9 +24,7 @@ use crate::jobs::{
     self, CatalogModel, Deployment, IdempotencyKey, Jobs, ShownStatus, StoredJob, StoredRequest,
     SubmitRequest, replicate_object,
 };
-use crate::pipeline::{
-    AuthenticatedRequest, Downstream, RequestContext, RequestError, RequestHead,
-};
+use crate::pipeline::{AuthenticatedRequest, RequestContext, RequestError, RequestHead};
 use crate::state::trace_parent;
 
 /// Longest idempotency key, bytes.

@@ -10,6 +10,7 @@ mod collector;
 mod component;
 pub mod gpu_host;
 mod handled;
+mod http2;
 mod node;
 mod nvml;
 mod old_node;
@@ -27,11 +28,12 @@ pub use cluster::{Cluster, ClusterCredentials, ClusterMember};
 pub use collector::{CollectedSpan, Collector, SpanTree, attribute_number, attribute_text};
 pub use component::{flat_price, refusing_settings, slow_to_compile, trapping_price};
 pub use handled::{HandledServer, Reaction};
+pub use http2::{Http2Client, chat_request};
 pub use node::{A_WHILE, Node, PendingPost, accounts, endpoint, model, model_of, one_model};
 pub use nvml::NvmlDouble;
 pub use old_node::OldNode;
 pub use ports::free_address;
-pub use tls::{Authority, Certificate, TlsFront, over_tls};
+pub use tls::{Authority, Certificate, TlsFront, handshake, over_tls};
 
 /// Limit for reaching any state in these tests. Generous enough for a machine ten times slower than a
 /// busy two-core one, so only a hang exceeds the limit.

@@ -25,7 +25,7 @@ pub struct Node {
 impl Node {
     /// Starts a gateway whose configuration is `rest` after listeners, an events file and, where
     /// `rest` names no accounts, anonymous access. A first line `  peers: …` or `  callbacks: …` goes to
-    /// the listeners.
+    /// the listeners, and the keys of a first line `  listener: …` to the listener for clients.
     pub async fn start(rest: &str) -> Node {
         Node::start_in(rest, &[]).await
     }
@@ -390,6 +390,14 @@ fn config_text(clients: SocketAddr, admin: SocketAddr, dir: &TempDir, rest: &str
         }
         _ => ("", rest),
     };
+    let (listener, rest) = match rest.strip_prefix("  listener: ") {
+        Some(rest) => rest.split_once('\n').unwrap(),
+        None => ("", rest),
+    };
+    let listener = match listener {
+        "" => String::new(),
+        keys => format!(", {keys}"),
+    };
     let events = dir.path().join("events.jsonl");
     // A key of its own at the top, and not one of `gpu`.
     let names_events = rest.lines().any(|line| line.starts_with("events:"));
@@ -407,7 +415,7 @@ fn config_text(clients: SocketAddr, admin: SocketAddr, dir: &TempDir, rest: &str
         false => "headers: { pass: [x-sim-fault] }\n",
     };
     format!(
-        "{state}{headers}listen:\n  clients: [{{ address: \"{clients}\" }}]\n  admin: {{ address: \"{admin}\" }}\n\
+        "{state}{headers}listen:\n  clients: [{{ address: \"{clients}\"{listener} }}]\n  admin: {{ address: \"{admin}\" }}\n\
          {peers}{anonymous}{events}{rest}\n"
     )
 }

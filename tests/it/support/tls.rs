@@ -17,6 +17,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// Certificate authority.
@@ -102,6 +103,20 @@ impl Certificate {
     pub fn pem(&self) -> (String, String) {
         (self.certificate.clone(), self.key.serialize_pem())
     }
+
+    /// Writes both into files of this name there, and gives the keys of a listener that name them.
+    pub fn write(&self, dir: &Path, name: &str) -> String {
+        let (certificate, key) = self.pem();
+        let paths = ["crt", "key"].map(|end| dir.join(format!("{name}.{end}")));
+        for (path, text) in paths.iter().zip([certificate, key]) {
+            // Replaced as a whole: the files are watched.
+            let beside = path.with_extension("next");
+            std::fs::write(&beside, text).unwrap();
+            std::fs::rename(beside, path).unwrap();
+        }
+        let [certificate, key] = paths.map(|path| path.display().to_string());
+        format!("certificate: \"{certificate}\", private_key: \"{key}\"")
+    }
 }
 
 /// Bytes received until the server closes. `authority` must have certified the server under this name;
@@ -113,24 +128,8 @@ pub async fn over_tls(
     shown: Option<&Certificate>,
     request: &str,
 ) -> std::io::Result<String> {
-    let mut roots = RootCertStore::empty();
-    let ca = CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap();
-    roots.add(ca).unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots);
-    let config = match shown {
-        Some(shown) => {
-            let (chain, key) = der(shown);
-            config.with_client_auth_cert(chain, key).unwrap()
-        }
-        None => config.with_no_client_auth(),
-    };
     let tcp = TcpStream::connect(address).await?;
-    let name = ServerName::try_from(name.to_owned()).unwrap();
-    let connector = TlsConnector::from(Arc::new(config));
-    let mut tls = connector.connect(name, tcp).await?;
+    let mut tls = handshake(tcp, name, authority, shown, &[]).await?;
     tls.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
     let read = tls.read_to_end(&mut answer).await;
@@ -139,6 +138,35 @@ pub async fn over_tls(
         Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => Err(error),
         _ => Ok(String::from_utf8(answer).unwrap()),
     }
+}
+
+/// A connection whose server has proved this name; `protocols` are offered by ALPN.
+pub async fn handshake(
+    tcp: TcpStream,
+    name: &str,
+    authority: &Authority,
+    shown: Option<&Certificate>,
+    protocols: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    let ca = CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap();
+    roots.add(ca).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let mut config = match shown {
+        Some(shown) => {
+            let (chain, key) = der(shown);
+            config.with_client_auth_cert(chain, key).unwrap()
+        }
+        None => config.with_no_client_auth(),
+    };
+    let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
+    config.alpn_protocols = protocols.collect();
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    connector.connect(name, tcp).await
 }
 
 fn der(certificate: &Certificate) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {

@@ -1,11 +1,10 @@
-//! Bounded places for connections to the peers listener that have not shown a certificate yet.
+//! Bounded places for connections whose TLS handshake is not done yet.
 //!
-//! No byte is read here. A node proves itself within milliseconds, so the connection that has been silent
-//! longest is the least likely to be one. The oldest connection of an address gives way to the next once the
+//! No byte is read here. A handshake takes milliseconds, so the connection that has been silent
+//! longest is the least likely to make one. The oldest connection of an address gives way to the next once the
 //! places of that address are taken. Once all places are taken, the oldest of the address with most of them
-//! does. An address that opens connections and proves nothing thus keeps neither other addresses nor nodes of
-//! its own address out. Proved connections have no place here. Bounds: [`PENDING_MAX`] and
-//! [`PENDING_PER_ADDRESS`] connections.
+//! does. An address that opens connections and proves nothing thus keeps neither other addresses nor others of
+//! its own address out. Connections whose handshake is done have no place here. Bounds: [`HandshakeBounds`].
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -15,11 +14,31 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Connections that have not proved themselves: a file descriptor, a task and a handshake of some 20 KiB
-/// each.
-const PENDING_MAX: usize = 1024;
-/// Bound per address: as many connections as a node opens at once for a burst of forwards.
-const PENDING_PER_ADDRESS: usize = 256;
+/// Handshakes under way at a time: a file descriptor, a task and some 20 KiB each.
+#[derive(Clone, Copy, Debug)]
+pub struct HandshakeBounds {
+    /// Bound of all addresses together.
+    pub total: usize,
+    /// Bound of each address.
+    pub per_address: usize,
+}
+
+impl HandshakeBounds {
+    /// Bounds of other nodes, each of which opens as many connections at once for a burst of forwards.
+    pub const OF_NODES: HandshakeBounds = HandshakeBounds {
+        total: 1024,
+        per_address: 256,
+    };
+
+    /// Bounds of clients. Behind a balancer all have one address, so that it may take all places.
+    pub fn of_clients(handshakes: u32) -> HandshakeBounds {
+        let total = handshakes as usize;
+        HandshakeBounds {
+            total,
+            per_address: total,
+        }
+    }
+}
 
 /// The connections that have not proved themselves yet.
 #[derive(Default)]
@@ -52,13 +71,17 @@ pub struct PendingHandshake {
 
 impl Handshakes {
     /// A place for a connection from `address`; another one may have to give way for it.
-    pub fn enter(self: &Arc<Handshakes>, address: IpAddr) -> PendingHandshake {
+    pub fn enter(
+        self: &Arc<Handshakes>,
+        address: IpAddr,
+        bounds: HandshakeBounds,
+    ) -> PendingHandshake {
         let address = address.to_canonical();
         let mut addresses = self.addresses.lock();
         let of_address = addresses.known.get(&address).map_or(0, VecDeque::len);
-        if of_address >= PENDING_PER_ADDRESS {
+        if of_address >= bounds.per_address {
             addresses.evict(address);
-        } else if addresses.pending >= PENDING_MAX
+        } else if addresses.pending >= bounds.total
             && let Some(largest) = addresses.largest()
         {
             addresses.evict(largest);
@@ -126,12 +149,16 @@ mod tests {
 
     use super::*;
 
+    const BOUNDS: HandshakeBounds = HandshakeBounds::OF_NODES;
+
     fn address(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])
     }
 
     fn enter(all: &Arc<Handshakes>, last: u8, count: usize) -> Vec<PendingHandshake> {
-        (0..count).map(|_| all.enter(address(last))).collect()
+        (0..count)
+            .map(|_| all.enter(address(last), BOUNDS))
+            .collect()
     }
 
     fn evicted(pending: &[PendingHandshake]) -> usize {
@@ -145,10 +172,10 @@ mod tests {
     fn the_oldest_of_an_address_gives_way_to_its_next_and_to_nobody_elses() {
         let all = Arc::new(Handshakes::default());
         let other = enter(&all, 2, 1);
-        let silent = enter(&all, 1, PENDING_PER_ADDRESS);
+        let silent = enter(&all, 1, BOUNDS.per_address);
         assert_eq!(evicted(&silent), 0);
         let mapped = IpAddr::from([0, 0, 0, 0, 0, 0xffff, 0x0a00, 1]);
-        let node = all.enter(mapped);
+        let node = all.enter(mapped, BOUNDS);
         assert!(silent[0].evicted().now_or_never().is_some());
         assert_eq!((evicted(&silent[1..]), evicted(&[node])), (0, 0));
         assert_eq!(evicted(&other), 0);
@@ -159,11 +186,11 @@ mod tests {
         let all = Arc::new(Handshakes::default());
         let mut held: Vec<Vec<PendingHandshake>> = (0..3).map(|at| enter(&all, at, 250)).collect();
         held.push(enter(&all, 3, 256));
-        held.push(enter(&all, 4, PENDING_MAX - 3 * 250 - 256));
-        let node = all.enter(address(99));
+        held.push(enter(&all, 4, BOUNDS.total - 3 * 250 - 256));
+        let node = all.enter(address(99), BOUNDS);
         assert_eq!(evicted(&held[3]), 1);
         assert_eq!(held[..3].iter().map(|one| evicted(one)).sum::<usize>(), 0);
-        assert_eq!(all.addresses.lock().pending, PENDING_MAX);
+        assert_eq!(all.addresses.lock().pending, BOUNDS.total);
         drop((held, node));
         let addresses = all.addresses.lock();
         assert!(addresses.known.is_empty() && addresses.pending == 0);

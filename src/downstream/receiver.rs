@@ -1,6 +1,7 @@
-//! HTTP/1.1 and HTTP/1.0 as a receiver of responses: a client, or a node that forwards.
+//! A session as a receiver of responses: a client, or a node that forwards.
 //!
-//! The framing is the session's; an unread body is read for a moment here, so that the client sees the response.
+//! The framing is the session's. On HTTP/1 an unread body is read for a moment here, so that the client sees the
+//! response; a stream of HTTP/2 is told that its body is not wanted.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -20,7 +21,7 @@ impl Session {
     /// Returns the bytes of the body that are still to come, where the client has announced them and does
     /// not wait for `100 Continue`.
     fn unread_bytes(&self) -> Option<u64> {
-        match self.fields().contains("expect") {
+        match self.fields().contains("expect") || self.is_stream() {
             true => None,
             false => self.body_length().filter(|left| *left > 0),
         }
@@ -36,8 +37,8 @@ impl Downstream for Session {
         self.is_http11()
     }
 
-    async fn closed(&mut self) {
-        self.connection().closed().await;
+    fn closed(&mut self) -> impl Future<Output = ()> + Send {
+        Session::closed(self)
     }
 
     async fn start(&mut self, head: ResponseHead) -> Result<(), DownstreamClosed> {
@@ -67,7 +68,7 @@ impl Downstream for Session {
         if is_small && self.discard_received().is_some() {
             Box::pin(self.drain(DRAIN_BEFORE_MAX_BYTES)).await;
         }
-        let is_unread = !self.is_body_done();
+        let is_unread = !self.is_body_done() && !self.is_stream();
         self.queue_head(&head);
         self.send(body, true).await?;
         if is_unread {
@@ -80,12 +81,11 @@ impl Downstream for Session {
         let mut head = ResponseHead::new(status.status());
         let (name, value) = status.line();
         head.append(name, value.as_bytes());
-        self.queue_interim(&head);
-        let flushed = self.connection_mut().flush().await;
-        flushed.map_err(|_| DownstreamClosed)
+        let sent = self.send_interim(&head).await;
+        sent.map_err(|_| DownstreamClosed)
     }
 
     fn bytes_taken(&self) -> Option<Arc<AtomicU64>> {
-        Some(Arc::clone(self.connection().bytes_sent()))
+        Some(Arc::clone(self.bytes_sent()))
     }
 }

@@ -1,0 +1,184 @@
+//! A connection of HTTP/2: its streams, each served like a request of HTTP/1, and its end.
+//!
+//! Frames, windows and header compression are h2's, and so are the bounds on floods of frames (rapid resets,
+//! CONTINUATION, SETTINGS, PING). Here are the number of streams at work, the time of an idle connection, and the drain.
+
+use std::io::IoSlice;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use h2::RecvStream;
+use h2::server::{Builder, Connection, SendResponse};
+use tokio::io::{self, AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::http2_stream::Http2Stream;
+use super::serve::{keepalive, stall_max};
+use super::server::DownstreamServer;
+use super::session::Session;
+use super::socket::Socket;
+use crate::telemetry::watched;
+
+/// First bytes of a client of HTTP/2 (RFC 9113 section 3.4).
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Requests of one connection at a time, told to the client and held to.
+const STREAMS_MAX: u32 = 256;
+/// Bytes of one body that a client may send before they are read.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+/// The same of all streams of a connection.
+const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Bytes of one response that wait in the connection.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Time for the client to answer a goodbye before the connection is cut.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
+
+type AcceptedRequest = Option<Result<(http::Request<RecvStream>, SendResponse<Bytes>), h2::Error>>;
+
+/// A socket of which some bytes were read before.
+pub(super) struct ReadBefore {
+    /// Bytes that were read, which come first.
+    pub read: BytesMut,
+    /// The socket.
+    pub socket: Socket,
+}
+
+impl AsyncRead for ReadBefore {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let ReadBefore { read, socket } = self.get_mut();
+        if read.is_empty() {
+            return Pin::new(socket).poll_read(cx, buf);
+        }
+        let taken = read.len().min(buf.remaining());
+        buf.put_slice(&read[..taken]);
+        read.advance(taken);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for ReadBefore {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+/// Serves a connection until either side ends it. `drained` turns true when clients are to go elsewhere.
+pub(super) async fn serve_http2(
+    edge: Arc<DownstreamServer>,
+    socket: ReadBefore,
+    serves_health: bool,
+    mut drained: watch::Receiver<bool>,
+) {
+    let (builder, limit) = settings(&edge);
+    let Ok(Ok(mut connection)) = timeout(limit, builder.handshake(socket)).await else {
+        return;
+    };
+    let mut streams = JoinSet::new();
+    let mut drained = pin!(drained.wait_for(|drained| *drained));
+    let mut timer = pin!(sleep(keepalive(&edge)));
+    let mut is_leaving = false;
+    loop {
+        let is_full = streams.len() >= STREAMS_MAX as usize;
+        tokio::select! {
+            Some(_) = streams.join_next() => {
+                if streams.is_empty() {
+                    let rest = match is_leaving {
+                        true => GOODBYE_TIMEOUT,
+                        false => keepalive(&edge),
+                    };
+                    timer.as_mut().reset(Instant::now() + rest);
+                }
+            }
+            accepted = accept(&mut connection, is_full) => {
+                let Some(Ok((request, respond))) = accepted else {
+                    break;
+                };
+                let stream = Http2Stream::new(request, respond, stall_max(&edge));
+                let metrics = Arc::clone(&edge.shared.metrics);
+                let serving = serve_stream(Arc::clone(&edge), stream, serves_health);
+                streams.spawn(watched(serving, move |held_ms| metrics.record_blocked_worker(held_ms)));
+            }
+            _ = &mut drained, if !is_leaving => {
+                is_leaving = true;
+                connection.graceful_shutdown();
+                timer.as_mut().reset(Instant::now() + GOODBYE_TIMEOUT);
+            }
+            () = timer.as_mut(), if streams.is_empty() => {
+                if is_leaving {
+                    break;
+                }
+                is_leaving = true;
+                connection.graceful_shutdown();
+                timer.as_mut().reset(Instant::now() + GOODBYE_TIMEOUT);
+            }
+        }
+    }
+    // What is still at work learns from its stream that nobody waits, and ends by itself.
+    drop(connection);
+    while streams.join_next().await.is_some() {}
+}
+
+/// Settings of a connection, and the time for its preface.
+fn settings(edge: &DownstreamServer) -> (Builder, Duration) {
+    let snapshot = edge.shared.snapshot.load();
+    let header_bytes = u32::try_from(snapshot.limits.request_headers_bytes()).unwrap_or(u32::MAX);
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .max_header_list_size(header_bytes);
+    let limit = Duration::from_secs(snapshot.limits.header_timeout_secs);
+    (builder, limit)
+}
+
+/// Waits for the next request; keeps the connection going, and takes none, while all places are taken.
+async fn accept(connection: &mut Connection<ReadBefore, Bytes>, is_full: bool) -> AcceptedRequest {
+    if is_full {
+        // The connection has ended, whatever the reason.
+        let _ = std::future::poll_fn(|cx| connection.poll_closed(cx)).await;
+        return None;
+    }
+    connection.accept().await
+}
+
+async fn serve_stream(edge: Arc<DownstreamServer>, stream: Http2Stream, serves_health: bool) {
+    let mut session = Session::of_stream(stream, edge.shared.clock);
+    session.serve_health(serves_health);
+    // Nothing follows on a stream, whether its response is whole or not.
+    edge.serve_next(&mut session, false).await;
+}

@@ -1,0 +1,274 @@
+//! From an accepted connection of a client to its requests: the balancer's word, TLS, and the choice of HTTP/1 or HTTP/2.
+//!
+//! Sockets are bound and accepted elsewhere. The protocols of a listener may change at a reload, for new connections.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::connection::DownstreamConnection;
+use super::connections::{ClientConnectionGuard, ConnectionLimit};
+use super::handshakes::{HandshakeBounds, Handshakes};
+use super::http2::{PREFACE, ReadBefore, serve_http2};
+use super::proxy_protocol;
+use super::serve::{serve_connection, stall_max};
+use super::server::DownstreamServer;
+use super::settings::{ClientListenerConfig, Http2, ListenAddress, ProxyProtocol};
+use super::socket::Socket;
+use crate::tls::ListenerTls;
+
+/// Protocols that a listener speaks.
+#[derive(Clone, Debug)]
+pub struct ListenerProtocols {
+    /// Certificates; none for plain text.
+    pub tls: Option<Arc<ListenerTls>>,
+    /// Use of HTTP/2.
+    pub http2: Http2,
+    /// Header of a balancer at the begin of a connection.
+    pub proxy_protocol: ProxyProtocol,
+    /// `GET /healthz` is answered.
+    pub serves_health: bool,
+}
+
+impl ListenerProtocols {
+    /// Protocols of a configured listener with its certificates.
+    pub fn new(config: &ClientListenerConfig, tls: Option<Arc<ListenerTls>>) -> ListenerProtocols {
+        ListenerProtocols {
+            tls,
+            http2: config.http2,
+            proxy_protocol: config.proxy_protocol,
+            serves_health: config.health,
+        }
+    }
+}
+
+/// A listener for clients, as it is now.
+pub struct ClientListener {
+    address: ListenAddress,
+    protocols: ArcSwap<ListenerProtocols>,
+    handshakes: Arc<Handshakes>,
+}
+
+/// A connection that was accepted.
+pub enum AcceptedStream {
+    /// Connection of the network.
+    Tcp(TcpStream),
+    /// Connection of this machine.
+    Unix(UnixStream),
+}
+
+/// Failure before the first request.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionFault {
+    /// No header of the PROXY protocol, or a malformed one.
+    #[error("PROXY protocol: {0}")]
+    ProxyProtocol(io::Error),
+    /// The client's address, as the balancer tells it, has too many connections.
+    #[error("the client has too many connections")]
+    Limit(ConnectionLimit),
+    /// The handshake failed.
+    #[error("TLS: {0}")]
+    Tls(io::Error),
+    /// The connection had to give way to later ones before its handshake was done.
+    #[error("too many handshakes at a time")]
+    Evicted,
+}
+
+impl ConnectionFault {
+    /// Label in metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            ConnectionFault::ProxyProtocol(_) => "proxy-protocol",
+            ConnectionFault::Limit(limit) => limit.reason(),
+            ConnectionFault::Tls(_) => "tls",
+            ConnectionFault::Evicted => "handshake-limit",
+        }
+    }
+}
+
+impl ClientListener {
+    /// A listener at `address`; all listeners share `handshakes`.
+    pub fn new(
+        address: ListenAddress,
+        protocols: ListenerProtocols,
+        handshakes: Arc<Handshakes>,
+    ) -> ClientListener {
+        ClientListener {
+            address,
+            protocols: ArcSwap::from_pointee(protocols),
+            handshakes,
+        }
+    }
+
+    /// Its address in the configuration.
+    pub fn address(&self) -> &ListenAddress {
+        &self.address
+    }
+
+    /// New connections speak these from now on.
+    pub fn configure(&self, protocols: ListenerProtocols) {
+        self.protocols.store(Arc::new(protocols));
+    }
+
+    /// Returns whether the address of a connection is the client's own.
+    pub fn is_direct(&self) -> bool {
+        self.protocols.load().proxy_protocol == ProxyProtocol::Off
+    }
+
+    /// Returns whether clients speak plain text from the first byte on.
+    pub fn is_plain(&self) -> bool {
+        self.is_direct() && self.protocols.load().tls.is_none()
+    }
+
+    /// Serves a connection until either side ends it. `drained` turns true when idle connections are to be closed.
+    ///
+    /// # Errors
+    /// The connection did not come to a request, and is closed.
+    pub async fn serve(
+        &self,
+        edge: Arc<DownstreamServer>,
+        accepted: AcceptedStream,
+        mut guard: ClientConnectionGuard,
+        drained: watch::Receiver<bool>,
+    ) -> Result<(), ConnectionFault> {
+        let protocols = self.protocols.load_full();
+        let is_bare = protocols.tls.is_none() && protocols.proxy_protocol == ProxyProtocol::Off;
+        let (socket, is_http2) = match accepted {
+            AcceptedStream::Unix(unix) if is_bare => (Socket::Unix(unix), false),
+            AcceptedStream::Unix(mut unix) => {
+                let opening = read_proxy_header(&edge, &mut unix, &protocols);
+                // Whoever is on this machine is not counted by an address.
+                Box::pin(opening).await?;
+                (Socket::Unix(unix), false)
+            }
+            AcceptedStream::Tcp(tcp) => {
+                // Small writes must not wait for an acknowledgement (RFC 896): every event is one.
+                if tcp.set_nodelay(true).is_err() {
+                    return Ok(());
+                }
+                match is_bare {
+                    true => (Socket::Tcp(tcp), false),
+                    // Boxed: a connection in plain text has no room for it.
+                    false => Box::pin(self.open(&edge, tcp, &protocols, &mut guard)).await?,
+                }
+            }
+        };
+        let connection = DownstreamConnection::new(socket, stall_max(&edge));
+        let serves_health = protocols.serves_health;
+        let may_be_http2 = protocols.http2 == Http2::Clear && protocols.tls.is_none();
+        if is_http2 || may_be_http2 {
+            return Box::pin(serve_either(
+                edge,
+                connection,
+                is_http2,
+                serves_health,
+                drained,
+            ))
+            .await;
+        }
+        serve_connection(&edge, connection, serves_health, drained).await;
+        Ok(())
+    }
+
+    /// Reads what comes before the first request.
+    async fn open(
+        &self,
+        edge: &DownstreamServer,
+        mut tcp: TcpStream,
+        protocols: &ListenerProtocols,
+        guard: &mut ClientConnectionGuard,
+    ) -> Result<(Socket, bool), ConnectionFault> {
+        let limits = &edge.shared.snapshot.load_full().limits;
+        let limit = Duration::from_secs(limits.handshake_timeout_secs);
+        let address = tcp.peer_addr().map(|address| address.ip());
+        let named = read_proxy_header(edge, &mut tcp, protocols).await?;
+        if let Some(address) = named {
+            let counted = guard.record_address(address, limits);
+            counted.map_err(ConnectionFault::Limit)?;
+        }
+        let Some(tls) = &protocols.tls else {
+            return Ok((Socket::Tcp(tcp), false));
+        };
+        let pending = named.or(address.ok()).map(|address| {
+            let bounds = HandshakeBounds::of_clients(limits.handshakes);
+            self.handshakes.enter(address, bounds)
+        });
+        let evicted = async {
+            match &pending {
+                Some(pending) => pending.evicted().await,
+                None => std::future::pending().await,
+            }
+        };
+        let accepted = tokio::select! {
+            accepted = tls.accept(tcp, limit) => accepted,
+            () = evicted => return Err(ConnectionFault::Evicted),
+        };
+        let tls = accepted.map_err(ConnectionFault::Tls)?;
+        let is_http2 = tls.proof().is_http2;
+        Ok((Socket::Tls(Box::new(tls)), is_http2))
+    }
+}
+
+/// Reads the balancer's word where there has to be one: the client's address, where it tells one.
+async fn read_proxy_header(
+    edge: &DownstreamServer,
+    stream: &mut (impl tokio::io::AsyncRead + Unpin),
+    protocols: &ListenerProtocols,
+) -> Result<Option<std::net::IpAddr>, ConnectionFault> {
+    if protocols.proxy_protocol == ProxyProtocol::Off {
+        return Ok(None);
+    }
+    let limit = edge.shared.snapshot.load().limits.handshake_timeout_secs;
+    match timeout(Duration::from_secs(limit), proxy_protocol::read(stream)).await {
+        Ok(read) => read.map_err(ConnectionFault::ProxyProtocol),
+        Err(_) => Err(ConnectionFault::ProxyProtocol(
+            io::ErrorKind::TimedOut.into(),
+        )),
+    }
+}
+
+/// Serves HTTP/2, or HTTP/1 where the client does not begin with HTTP/2.
+async fn serve_either(
+    edge: Arc<DownstreamServer>,
+    mut connection: DownstreamConnection,
+    is_http2: bool,
+    serves_health: bool,
+    drained: watch::Receiver<bool>,
+) -> Result<(), ConnectionFault> {
+    let limit = edge.shared.snapshot.load().limits.header_timeout_secs;
+    let limit = Duration::from_secs(limit);
+    let is_http2 = is_http2
+        || matches!(
+            timeout(limit, begins_with_preface(&mut connection)).await,
+            Ok(true)
+        );
+    if !is_http2 {
+        serve_connection(&edge, connection, serves_health, drained).await;
+        return Ok(());
+    }
+    let (read, socket) = connection.into_parts();
+    serve_http2(edge, ReadBefore { read, socket }, serves_health, drained).await;
+    Ok(())
+}
+
+/// Looks at the first bytes, as many as it takes: any request of HTTP/1 differs from the preface by its fourth.
+async fn begins_with_preface(connection: &mut DownstreamConnection) -> bool {
+    loop {
+        let received = connection.received();
+        let length = received.len().min(PREFACE.len());
+        if received[..length] != PREFACE[..length] {
+            return false;
+        }
+        if length == PREFACE.len() {
+            return true;
+        }
+        if !matches!(connection.fill().await, Ok(read) if read > 0) {
+            return false;
+        }
+    }
+}
