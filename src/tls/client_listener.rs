@@ -1,7 +1,7 @@
 //! TLS of a listener for clients: certificates by server name, and on request an authority for clients' own.
 //!
 //! TLS 1.2 and 1.3. Connections are not kept here; a reload makes a new value. Sessions are resumed by tickets
-//! that this process alone can read (RFC 5077, RFC 8446 section 2.2), but not where clients show certificates: a
+//! that this process alone can read (RFC 5077, RFC 8446 section 2.2). None is where clients show certificates: a
 //! resumed one would not show it again.
 
 use std::fmt;

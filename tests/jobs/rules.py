@@ -657,14 +657,22 @@ models:
             done, lock = itertools.count(), threading.Lock()
             accepted = [0]
             # At one pace: what is kept for KEEP_SECS grows with the pace, and a leak is what grows without it.
-            pace, quit = options.pace, threading.Event()
+            pause, quit = 1 / options.pace, threading.Event()
             begun = time.monotonic()
+            turn = [begun]
+
+            def next_turn():
+                """Waits its turn. What was missed is not caught up with, which would be a pace of its own."""
+                with lock:
+                    turn[0] = max(turn[0], time.monotonic()) + pause
+                    at = turn[0]
+                quit.wait(max(0.0, at - time.monotonic()))
 
             def submit(_):
                 connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=60)
                 body = {"input": {"prompt": "x" * 600}}
-                while (number := next(done)) < jobs:
-                    quit.wait(max(0.0, begun + number / pace - time.monotonic()))
+                while next(done) < jobs:
+                    next_turn()
                     status = None
                     while status != 201:
                         status, _ = asked(connection, "POST", "/v1/models/acme/m/predictions", body)
