@@ -105,11 +105,13 @@ def quantile(values, share):
 class Gateway:
     """A gateway process in a folder of its own.
 
-    `text` is its configuration without listeners, state and events, which are added.
+    `text` is its configuration without listeners, state and events, which are added; `listener` has further keys of the
+    listener for clients.
     """
 
-    def __init__(self, binary, text):
+    def __init__(self, binary, text, listener=""):
         self.binary = binary
+        self.listener = f", {listener}" if listener else ""
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="infergate-jobs-"))
         self.port, self.admin = free_port(), free_port()
         self.events_path = self.folder / "events.jsonl"
@@ -121,7 +123,7 @@ class Gateway:
 
     def write(self, text):
         self.config.write_text(
-            f"""listen: {{ clients: [{{ address: "127.0.0.1:{self.port}" }}], admin: {{ address: "127.0.0.1:{self.admin}" }} }}
+            f"""listen: {{ clients: [{{ address: "127.0.0.1:{self.port}"{self.listener} }}], admin: {{ address: "127.0.0.1:{self.admin}" }} }}
 state_dir: {self.folder}/state
 events: {{ file: {{ path: {self.events_path} }} }}
 log: {{ level: warn }}
@@ -220,9 +222,9 @@ log: {{ level: warn }}
 
 
 @contextlib.contextmanager
-def gateway(binary, text):
+def gateway(binary, text, listener=""):
     """A gateway for as long as the block lasts."""
-    running = Gateway(binary, text)
+    running = Gateway(binary, text, listener)
     try:
         yield running
     finally:
