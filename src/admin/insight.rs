@@ -6,13 +6,15 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::capture::{CaptureError, CaptureReport};
-use super::state::State;
+use super::state::{AccountsState, State};
 
 /// Values that the listener shows. Each is exact at the moment of the call.
 #[async_trait]
 pub trait Insight: Send + Sync + 'static {
     /// The body of `/state`.
     fn state(&self) -> State;
+    /// The body of `/accounts`.
+    fn accounts(&self) -> AccountsState;
     /// The body of `/config`: the configuration that has effect, without secrets.
     fn config(&self) -> Value;
     /// Returns `Ok` when the node is ready for requests; the error gives the reason why not.

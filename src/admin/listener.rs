@@ -18,7 +18,7 @@ use super::insight::Insight;
 use super::jobs::{self, JobControls};
 use super::reload::{ReloadFailure, ReloadHandle};
 use super::response::{AdminResponse, EXPOSITION, send};
-use super::{capture, cross_site, log_stream};
+use super::{capture, cross_site, dashboard, log_stream};
 
 /// From the last response to the end of the next head. Longer than a scrape interval, so that
 /// Prometheus keeps its connection.
@@ -39,7 +39,9 @@ infergate admin
 GET  /healthz              200 while the process works
 GET  /readyz               200 when configured, not draining and required models have servers, else 503 with the reason
 GET  /metrics              Prometheus metrics
+GET  /dashboard            a page with the state of all, for a browser, which gets it at / too
 GET  /state                configuration, models, queues, endpoints and plugins as JSON
+GET  /accounts             neurons that accounts have used today, and their waiting requests, as JSON
 GET  /config               the configuration that has effect as JSON, secrets as digests, for
                            `infergate config diff`
 POST /reload               read the configuration file again
@@ -141,7 +143,8 @@ impl Admin {
             "/reload" => "POST",
             "/config/runtime" => "GET, PUT",
             _ if captured.is_some() || forgotten.is_some() => "POST",
-            "/" | "/healthz" | "/readyz" | "/metrics" | "/state" | "/config" | "/explain" => "GET",
+            "/" | "/dashboard" | "/healthz" | "/readyz" | "/metrics" => "GET",
+            "/state" | "/accounts" | "/config" | "/explain" => "GET",
             path if path.starts_with("/explain/") => "GET",
             _ => return AdminResponse::error(404, "no such path here; `GET /` lists them"),
         };
@@ -165,6 +168,7 @@ impl Admin {
         }
         match path {
             "/" => AdminResponse::text(200, INDEX),
+            "/dashboard" => AdminResponse::page(dashboard::PAGE, &dashboard::POLICY),
             "/healthz" => AdminResponse::text(200, "ok\n"),
             "/readyz" => match self.insight.readiness() {
                 Ok(()) => AdminResponse::text(200, "ready\n"),
@@ -175,6 +179,7 @@ impl Admin {
                 ..AdminResponse::text(200, self.insight.metrics_text())
             },
             "/state" => AdminResponse::json(200, &self.insight.state()),
+            "/accounts" => AdminResponse::json(200, &self.insight.accounts()),
             "/config" => AdminResponse::json(200, &self.insight.config()),
             "/reload" => self.reload().await,
             "/config/runtime" if method == "PUT" => self.set_flags(body).await,
@@ -276,7 +281,13 @@ impl HttpServerApp for Admin {
         session.set_keepalive(reusable.then_some(KEEPALIVE_SECS));
 
         let head = session.req_header();
-        let (method, path) = (head.method.as_str().to_owned(), head.uri.path().to_owned());
+        let method = head.method.as_str().to_owned();
+        let accept = head.headers.get(http::header::ACCEPT);
+        let path = match head.uri.path() {
+            "/" if dashboard::is_wanted(accept.map(|it| it.as_bytes())) => "/dashboard",
+            path => path,
+        };
+        let path = path.to_owned();
         let query = head.uri.query().unwrap_or_default().to_owned();
         let is_local = session
             .client_addr()

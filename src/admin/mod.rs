@@ -8,6 +8,7 @@
 mod capture;
 mod controls;
 mod cross_site;
+mod dashboard;
 mod gpu;
 mod insight;
 mod jobs;
@@ -30,6 +31,6 @@ pub use listener::Admin;
 pub use log_stream::{LogFollower, LogNews};
 pub use reload::{ReloadProblem, ReloadReport, ReloadRequest, reload_channel};
 pub use state::{
-    ClassState, ClassesState, ConfigState, EndpointState, LastError, ModelState, NodeState,
-    PermitState, QueueState, ReloadError, RemoteNodeState, State, TurnState,
+    AccountState, AccountsState, ClassState, ClassesState, ConfigState, EndpointState, LastError,
+    ModelState, NodeState, PermitState, QueueState, ReloadError, RemoteNodeState, State, TurnState,
 };

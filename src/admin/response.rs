@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 
 const TEXT: &str = "text/plain; charset=utf-8";
+const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
 pub const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -17,6 +18,8 @@ pub struct AdminResponse {
     pub content_type: &'static str,
     /// The methods the path takes, on a 405.
     pub allow: Option<&'static str>,
+    /// Content-Security-Policy of a page.
+    pub policy: Option<&'static str>,
     pub body: Vec<u8>,
 }
 
@@ -26,6 +29,7 @@ impl AdminResponse {
             status,
             content_type: TEXT,
             allow: None,
+            policy: None,
             body: body.into(),
         }
     }
@@ -38,6 +42,7 @@ impl AdminResponse {
                     status,
                     content_type: JSON,
                     allow: None,
+                    policy: None,
                     body,
                 }
             }
@@ -48,18 +53,32 @@ impl AdminResponse {
         }
     }
 
+    /// A page that runs nothing but what `policy` allows.
+    pub fn page(body: &str, policy: &'static str) -> AdminResponse {
+        AdminResponse {
+            content_type: HTML,
+            policy: Some(policy),
+            ..AdminResponse::text(200, body)
+        }
+    }
+
     pub fn error(status: u16, message: &str) -> AdminResponse {
         AdminResponse::json(status, &json!({ "error": message }))
     }
 }
 
 pub async fn send(session: &mut ServerSession, answer: AdminResponse) -> pingora_error::Result<()> {
-    let mut head = ResponseHeader::build(answer.status, Some(4))?;
+    let mut head = ResponseHeader::build(answer.status, Some(7))?;
     head.insert_header(http::header::CONTENT_TYPE, answer.content_type)?;
     head.insert_header(http::header::CONTENT_LENGTH, answer.body.len())?;
     head.insert_header(http::header::CACHE_CONTROL, "no-store")?;
     if let Some(allow) = answer.allow {
         head.insert_header(http::header::ALLOW, allow)?;
+    }
+    if let Some(policy) = answer.policy {
+        head.insert_header(http::header::CONTENT_SECURITY_POLICY, policy)?;
+        head.insert_header(http::header::X_CONTENT_TYPE_OPTIONS, "nosniff")?;
+        head.insert_header(http::header::REFERRER_POLICY, "no-referrer")?;
     }
     session.write_response_header(Box::new(head)).await?;
     session.write_response_body(answer.body.into(), true).await

@@ -1,4 +1,4 @@
-//! The body of `GET /state`. Field names are a contract with operators' tools.
+//! The bodies of `GET /state` and `GET /accounts`. Field names are a contract with operators' tools.
 //!
 //! Values are gathered by `app`, from the other modules. Moments are RFC 3339 text.
 
@@ -30,6 +30,28 @@ pub struct State {
     /// Durable jobs; absent where they are not configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jobs: Option<JobsState>,
+}
+
+/// Body of `/accounts`.
+#[derive(Clone, Debug, Serialize)]
+pub struct AccountsState {
+    /// Accounts, those first that have used most of today.
+    pub accounts: Vec<AccountState>,
+    /// Accounts beyond those.
+    pub left_out: usize,
+}
+
+/// Use of one account.
+#[derive(Clone, Debug, Serialize)]
+pub struct AccountState {
+    /// Its name.
+    pub id: String,
+    /// Neurons used since 00:00 UTC, by all nodes; null where they are not limited, and so not counted.
+    pub neurons_used_today: Option<f64>,
+    /// `accounts[].neurons_per_day`; null without a limit.
+    pub neurons_per_day: Option<u64>,
+    /// Its requests that wait for a permit here.
+    pub waiting: u64,
 }
 
 /// State of this process.

@@ -54,6 +54,8 @@ use crate::upstream::HttpClient;
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// For the last events to reach the disk; a dead disk must not keep the process.
 const SINK_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// For what ends without a limit of its own: notifications to other nodes, the last writes of quota and jobs.
+const END_MARGIN: Duration = Duration::from_secs(10);
 /// A gateway with everything it consists of.
 pub struct Gateway {
     shared: Arc<Shared>,
@@ -185,20 +187,18 @@ impl Gateway {
         }
         spawn_callbacks(&mut tasks, listeners.callbacks, &edge, &shared);
         let is_clustered = membership.is_some();
-        if let Some(membership) = membership {
-            let (sender, seeds) = watch::channel(Seeds::default());
-            let cluster = membership.cluster().clone();
-            tasks.spawn(seeds::look_up(Arc::clone(&shared), cluster, sender));
-            tasks.spawn(membership.run(seeds));
-        }
+        spawn_membership(&mut tasks, membership, &shared);
         tasks.spawn(ranking::rank(Arc::clone(&shared), is_clustered));
         tasks.spawn(discover::discover(Arc::clone(&shared), reports));
         let mut models = spawn_keepers(&mut tasks, &shared, (insight, gpu), &recorder);
+        let service = reloader.service();
         announce::announce(reloader.config(), &shared.snapshot.load());
         tasks.spawn(reloader.run(signals.hangup()));
         let mut jobs = JobTasks::start(jobs, &mut tasks);
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
+        service.notify_ready("serving, configuration 1");
         keeper.run_until(signals.terminate()).await;
+        service.notify_stopping(end_limit(&shared, &jobs));
         keeper.set_draining();
         let drained = drain_all(&shared, &closing, &mut signals, &mut jobs, models.as_mut());
         let code = keeper.run_until(drained).await;
@@ -230,6 +230,16 @@ fn spawn_callbacks(
     if let Some(listener) = listener {
         let (edge, shared) = (Arc::clone(edge), Arc::clone(shared));
         tasks.spawn(listen::accept_callbacks(listener, edge, shared));
+    }
+}
+
+/// Takes part in the cluster, where there is one.
+fn spawn_membership(tasks: &mut JoinSet<()>, membership: Option<Membership>, shared: &Arc<Shared>) {
+    if let Some(membership) = membership {
+        let (sender, seeds) = watch::channel(Seeds::default());
+        let cluster = membership.cluster().clone();
+        tasks.spawn(seeds::look_up(Arc::clone(shared), cluster, sender));
+        tasks.spawn(membership.run(seeds));
     }
 }
 
@@ -340,6 +350,17 @@ fn stop_limit(shared: &Shared) -> Duration {
     let processes = processes.filter_map(|model| model.spec.process.as_ref());
     let longest = processes.map(|process| process.stop_timeout_secs).max();
     Duration::from_secs(longest.unwrap_or(0)) * 2 + CANCEL_TIMEOUT
+}
+
+/// Longest time from the signal to the end of the process: requests, jobs, then processes of models.
+fn end_limit(shared: &Shared, jobs: &JobTasks) -> Duration {
+    let timeouts = shared.snapshot.load().timeouts.clone();
+    let requests = timeouts.drain_delay_secs + timeouts.drain_timeout_secs;
+    Duration::from_secs(requests).max(jobs.drain_limit())
+        + stop_limit(shared)
+        + CANCEL_TIMEOUT
+        + SINK_CLOSE_TIMEOUT
+        + END_MARGIN
 }
 
 /// Notifies other nodes first, then fails readiness; new connections are still served for the delay;

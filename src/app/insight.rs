@@ -1,20 +1,20 @@
 //! Values of the admin listener, gathered from other modules at the moment of the request.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use infergate_core::Millis;
 use infergate_core::admission::AdmissionState;
 use infergate_core::routing::cluster::NodeView;
 use infergate_core::routing::hops::VISITED_MAX;
+use infergate_core::{AccountId, Millis};
 use serde_json::{Map, Value, json};
 
 use crate::admin::{
-    CaptureError, CaptureReport, ClassState, ClassesState, ConfigState, EndpointState, Insight,
-    LastError, ModelState, NodeState, PermitState, QueueState, ReloadError, RemoteNodeState, State,
-    TurnState,
+    AccountState, AccountsState, CaptureError, CaptureReport, ClassState, ClassesState,
+    ConfigState, EndpointState, Insight, LastError, ModelState, NodeState, PermitState, QueueState,
+    ReloadError, RemoteNodeState, State, TurnState,
 };
 use crate::app::capture::CaptureRecorder;
 use crate::app::cluster;
@@ -37,6 +37,9 @@ use crate::upstream::ModelRuntime;
 
 /// Since the start: a node without reports of others by then is taken to be the first.
 const PEER_WAIT: Millis = Millis(2_000);
+
+/// Accounts that `/accounts` shows, those first that have used most: a page or two.
+const ACCOUNTS_SHOWN_MAX: usize = 100;
 
 /// Parts of one node that the listener shows.
 pub struct NodeInsight {
@@ -228,6 +231,36 @@ impl Insight for NodeInsight {
             events: self.shared.sink.counts(),
             jobs: self.jobs.as_deref().map(job_controls::state),
         }
+    }
+
+    fn accounts(&self) -> AccountsState {
+        let snapshot = self.shared.snapshot.load();
+        let mut waiting: HashMap<AccountId, u64> = HashMap::new();
+        for model in snapshot.models.iter() {
+            for (account, depth) in model.gate.state().0.accounts {
+                *waiting.entry(account).or_default() += depth as u64;
+            }
+        }
+        let mut accounts: Vec<AccountState> = snapshot
+            .accounts
+            .specs()
+            .map(|spec| AccountState {
+                id: spec.id.as_str().to_owned(),
+                neurons_used_today: spec
+                    .neurons_per_day
+                    .map(|_| self.shared.quota.used_by_all(&spec.id)),
+                neurons_per_day: spec.neurons_per_day,
+                waiting: waiting.get(&spec.id).copied().unwrap_or(0),
+            })
+            .collect();
+        let used = |account: &AccountState| account.neurons_used_today.unwrap_or(0.0);
+        accounts.sort_by(|a, b| {
+            let by_use = used(b).total_cmp(&used(a));
+            by_use.then(b.waiting.cmp(&a.waiting)).then(a.id.cmp(&b.id))
+        });
+        let left_out = accounts.len().saturating_sub(ACCOUNTS_SHOWN_MAX);
+        accounts.truncate(ACCOUNTS_SHOWN_MAX);
+        AccountsState { accounts, left_out }
     }
 
     fn config(&self) -> Value {

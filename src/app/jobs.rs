@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -104,6 +105,14 @@ impl JobTasks {
     /// Waits until running jobs have ended or are queued again.
     pub async fn ended(&mut self) {
         while self.working.join_next().await.is_some() {}
+    }
+
+    /// Longest time in which running jobs end after [`stop`](JobTasks::stop).
+    pub fn drain_limit(&self) -> Duration {
+        let jobs = self.jobs.as_ref();
+        jobs.map_or(Duration::ZERO, |jobs| {
+            jobs.choices().jobs.worker.drain_timeout()
+        })
     }
 
     /// Queues running jobs again at once.

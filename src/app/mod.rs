@@ -37,6 +37,7 @@ mod remote_counts;
 mod runtime;
 mod seeds;
 mod serve;
+mod service_manager;
 mod signals;
 mod state_dir;
 mod state_lock;

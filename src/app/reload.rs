@@ -21,6 +21,7 @@ use crate::app::jobs;
 use crate::app::listen::ClientListeners;
 use crate::app::load::{Loader, NamedFile, PrepareError, PreparedConfig, changed_files};
 use crate::app::plan::snapshot_plan;
+use crate::app::service_manager::ServiceManager;
 use crate::config::watch::FileWatch;
 use crate::config::{self, Config};
 use crate::jobs::Jobs;
@@ -70,6 +71,7 @@ pub struct Reloader {
     found: DiscoveryState,
     shared: Arc<Shared>,
     logs: LogHandle,
+    service: Arc<ServiceManager>,
     status: Arc<ArcSwap<ConfigStatus>>,
     /// The configuration in effect lacks plugins that are compiled.
     is_waiting: bool,
@@ -108,6 +110,7 @@ impl Reloader {
             found: DiscoveryState::default(),
             shared,
             logs,
+            service: Arc::new(ServiceManager::of_environment()),
             status: Arc::default(),
             is_waiting: false,
             listeners: ClientListeners::default(),
@@ -136,6 +139,11 @@ impl Reloader {
     /// Status for `/state`.
     pub fn status(&self) -> Arc<ArcSwap<ConfigStatus>> {
         Arc::clone(&self.status)
+    }
+
+    /// The service manager, which is notified of reloads.
+    pub fn service(&self) -> Arc<ServiceManager> {
+        Arc::clone(&self.service)
     }
 
     /// Waits for reasons to reload and does, for the life of the process.
@@ -195,6 +203,22 @@ impl Reloader {
     }
 
     async fn reload(&mut self, reason: &'static str) -> Result<ReloadReport, Vec<ReloadProblem>> {
+        self.service.notify_reloading();
+        let outcome = self.load_and_apply(reason).await;
+        let generation = self.status.load().generation;
+        let refused = match outcome {
+            Ok(_) => "",
+            Err(_) => "; the newest file was refused, the log says why",
+        };
+        let status = format!("serving, configuration {generation}{refused}");
+        self.service.notify_ready(&status);
+        outcome
+    }
+
+    async fn load_and_apply(
+        &mut self,
+        reason: &'static str,
+    ) -> Result<ReloadReport, Vec<ReloadProblem>> {
         let loader = Arc::clone(&self.loader);
         let former = self.shared.snapshot.load().plugins.clone();
         let patience = match reason {

@@ -163,6 +163,13 @@ enum Command {
         /// bash, elvish, fish, powershell or zsh.
         shell: Shell,
     },
+    /// Write the man pages of all commands into a folder, for packages.
+    #[command(after_help = "Example: infergate man /usr/local/share/man/man1")]
+    Man {
+        /// The folder; it is made where it is missing.
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
 }
 
 #[derive(Subcommand)]
@@ -262,6 +269,7 @@ pub fn run() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "infergate", &mut script);
             print(&String::from_utf8_lossy(&script))
         }
+        Command::Man { folder } => write_man_pages(&folder),
     }
 }
 
@@ -282,6 +290,20 @@ fn init(file: &Path) -> ExitCode {
                 _ => error.to_string(),
             };
             problem(&format!("error: {name}: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn write_man_pages(folder: &Path) -> ExitCode {
+    // Without `help` below each command, whose pages would say nothing.
+    let command = Cli::command().disable_help_subcommand(true);
+    let written =
+        std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
+    match written {
+        Ok(()) => print(&format!("{}: man pages are written\n", folder.display())),
+        Err(error) => {
+            problem(&format!("error: {}: {error}", folder.display()));
             ExitCode::FAILURE
         }
     }

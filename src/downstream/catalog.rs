@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::api::catalog;
-use infergate_core::api::openai;
+use infergate_core::api::{openai, openapi};
 use infergate_core::model::{Access, Catalog, ModelSpec};
 
 use super::replicate;
@@ -27,6 +28,9 @@ impl DownstreamServer {
         account: Arc<Account>,
         operation: RequestedOperation,
     ) -> Result<(), RequestError> {
+        if matches!(operation, RequestedOperation::Description) {
+            return describe(session, ctx).await;
+        }
         let others = match (&operation, self.jobs.as_deref()) {
             (RequestedOperation::Models, Some(jobs)) => {
                 let host = replicate::base_url(session.request_head(), jobs);
@@ -66,10 +70,10 @@ impl DownstreamServer {
             found.ok_or(Refusal::NoSuchModel)
         };
         match operation {
-            // Not reached: these go to the pipeline and to the durable path.
-            RequestedOperation::Call(..) | RequestedOperation::Replicate(_) => {
-                Err(Refusal::NoSuchRoute)
-            }
+            // Not reached: these are answered before, by the pipeline and by the durable path.
+            RequestedOperation::Description
+            | RequestedOperation::Call(..)
+            | RequestedOperation::Replicate(_) => Err(Refusal::NoSuchRoute),
             RequestedOperation::Models => {
                 let started = self.shared.started_unix_secs;
                 Ok(openai::models(allowed, started, others))
@@ -90,4 +94,13 @@ impl DownstreamServer {
             }
         }
     }
+}
+
+/// Answers with the description of all routes, which is the same for everyone.
+async fn describe(session: &mut Session, ctx: &mut RequestContext) -> Result<(), RequestError> {
+    ctx.set_outcome(RequestOutcome::Completed);
+    let document = Bytes::from_static(openapi::DOCUMENT.as_bytes());
+    respond::json(session, ctx, document)
+        .await
+        .map_err(|_| RequestError::Aborted)
 }

@@ -51,6 +51,8 @@ pub enum RequestedOperation {
     Schema(String),
     /// A request of the durable path.
     Replicate(Box<ReplicateRoute>),
+    /// The document that describes all routes.
+    Description,
 }
 
 impl AuthenticatedRequest {
@@ -72,15 +74,19 @@ impl AuthenticatedRequest {
             target,
         } = route(head.method, path);
         ctx.set_route(dialect, client_request_id(head.headers));
-        let has_token = matches!(&target, RouteTarget::Replicate(route) if route.has_token());
-        let account = match has_token {
+        let needs_no_key = match &target {
+            RouteTarget::Replicate(route) => route.has_token(),
+            RouteTarget::Description => true,
+            _ => false,
+        };
+        let account = match needs_no_key {
             true => ctx
                 .snapshot
                 .accounts
                 .by_id(&AccountId::from(AccountId::ANONYMOUS)),
             false => Arc::clone(ctx.snapshot.accounts.identify(head.headers)?),
         };
-        if ctx.page_origin.is_foreign() && !has_token && !has_key(head.headers) {
+        if ctx.page_origin.is_foreign() && !needs_no_key && !has_key(head.headers) {
             // Any web page could spend what this network may.
             return Err(Refusal::ForeignOrigin);
         }
@@ -99,6 +105,7 @@ impl AuthenticatedRequest {
                 RequestedOperation::Schema(catalog::requested_model(query)?)
             }
             RouteTarget::Replicate(route) => RequestedOperation::Replicate(route),
+            RouteTarget::Description => RequestedOperation::Description,
             RouteTarget::Refused(refusal) => return Err(refusal),
             RouteTarget::Unknown => return Err(Refusal::NoSuchRoute),
         };

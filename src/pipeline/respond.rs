@@ -109,12 +109,13 @@ fn retry_after_ms(refusal: &Refusal, secs: u64) -> Option<u64> {
 pub async fn json(
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
-    body: Vec<u8>,
+    body: impl Into<Bytes>,
 ) -> Result<(), DownstreamClosed> {
+    let body = body.into();
     let mut head = json_head(200, body.len(), (ctx.dialect(), ctx.request_id()));
     head.extend(ctx.page_origin.lines());
     ctx.status = 200;
-    downstream.respond(head, body.into()).await
+    downstream.respond(head, body).await
 }
 
 /// Answers with a JSON body, a status and further lines.

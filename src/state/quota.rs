@@ -78,6 +78,13 @@ impl QuotaStore {
         self.quota.lock().used(account, unix_secs(self.clock))
     }
 
+    /// Neurons the account has used today, at this node and, as far as reported, at others.
+    pub fn used_by_all(&self, account: &AccountId) -> f64 {
+        let now = unix_secs(self.clock);
+        let quota = self.quota.lock();
+        quota.used(account, now) + quota.used_elsewhere(account, now)
+    }
+
     /// Other nodes tell what accounts have used there: node, account, day since 1970-01-01, millionths of a
     /// neuron. Sums of accounts without a limit in `snapshot` are left out: an account that gets its limit
     /// later is reported whole with its next request there. So is what is beyond reason for the account's

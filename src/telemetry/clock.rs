@@ -202,6 +202,13 @@ pub fn host_time() -> HostTime {
     HostTime(secs * 1000 + nanos / 1_000_000)
 }
 
+/// Microseconds of the kernel's monotonic clock, which other processes read too.
+pub fn monotonic_micros() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let (secs, nanos) = (now.tv_sec.cast_unsigned(), now.tv_nsec.cast_unsigned());
+    secs * 1_000_000 + nanos / 1000
+}
+
 /// Microseconds that the calling thread has run on a processor: its own clock, which stands still
 /// while others run.
 pub fn thread_micros() -> u64 {

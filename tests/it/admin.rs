@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::{
-    Node, RefusingServer, SimulatedServer, TestClient, TestResponse, chat, endpoint, eventually,
-    model, one_model,
+    Node, RefusingServer, SimulatedServer, TestClient, TestResponse, accounts, chat, endpoint,
+    eventually, model, one_model,
 };
 
 async fn request(node: &Node, method: &str, path: &str) -> TestResponse {
@@ -35,7 +35,9 @@ async fn every_path_takes_its_method_and_says_so_to_the_others() {
         ("/healthz", "GET", 200, "text/plain"),
         ("/readyz", "GET", 200, "text/plain"),
         ("/metrics", "GET", 200, "text/plain"),
+        ("/dashboard", "GET", 200, "text/html"),
         ("/state", "GET", 200, "application/json"),
+        ("/accounts", "GET", 200, "application/json"),
         ("/reload", "POST", 200, "application/json"),
         ("/explain", "GET", 200, "application/json"),
         ("/explain/0123", "GET", 404, "application/json"),
@@ -56,7 +58,14 @@ async fn every_path_takes_its_method_and_says_so_to_the_others() {
     }
     assert_eq!(request(&node, "GET", "/nothing").await.status, 404);
     // Nothing of it is reachable for clients.
-    for path in ["/state", "/metrics", "/healthz", "/explain"] {
+    for path in [
+        "/state",
+        "/metrics",
+        "/healthz",
+        "/explain",
+        "/dashboard",
+        "/accounts",
+    ] {
         let answer = TestClient::try_get(node.clients, path).await.unwrap();
         assert_eq!(answer.status, 404, "{path}");
     }
@@ -126,6 +135,58 @@ async fn state_has_the_fields_of_the_contract() {
         (state["models"][1]["endpoints"][0]["health"] == "down").then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn accounts_are_listed_with_their_use_of_the_day_the_largest_first() {
+    let server = SimulatedServer::fast().await;
+    let tariff = "    tariff: { cost_per_infer: 6 }\n";
+    let config = accounts("") + &one_model(server.address, 2, tariff);
+    let limited = config.replacen("id: b,", "id: b, neurons_per_day: 100,", 1);
+    let node = Node::start(&limited).await;
+    for key in ["key-a", "key-b", "key-b"] {
+        let key = format!("Authorization: Bearer {key}\r\n");
+        let answer = node
+            .post_as(&key, "/v1/chat/completions", &chat("m", ""))
+            .await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let expected = serde_json::json!({
+        "accounts": [
+            { "id": "b", "neurons_used_today": 12.0, "neurons_per_day": 100, "waiting": 0 },
+            { "id": "a", "neurons_used_today": null, "neurons_per_day": null, "waiting": 0 },
+        ],
+        "left_out": 0,
+    });
+    // A request is priced a moment after its answer.
+    eventually("the use of the day is counted", async || {
+        (node.get("/accounts").await.json() == expected).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_browser_gets_the_page_and_its_policy_at_the_root() {
+    let server = SimulatedServer::fast().await;
+    let node = Node::start(&one_model(server.address, 1, "")).await;
+    let ask = async |accept: &str| {
+        let mut client = TestClient::connect(node.admin).await;
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\n\r\n");
+        client.send(head).await;
+        client.response().await
+    };
+    let page = ask("text/html,application/xhtml+xml,*/*;q=0.8").await;
+    assert_eq!(
+        page.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
+    assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(policy.starts_with("default-src 'none'"), "{policy}");
+    assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
+    let list = ask("*/*").await;
+    assert!(list.text().contains("GET  /dashboard"), "{}", list.text());
+    assert_eq!(list.header("content-security-policy"), None);
 }
 
 #[tokio::test]

@@ -107,3 +107,18 @@ async fn what_is_wrong_is_told_in_the_envelope() {
         assert_eq!(answer.json()["success"], false);
     }
 }
+
+#[tokio::test]
+async fn the_description_of_the_api_needs_no_key_and_is_json() {
+    let (node, _server) = node().await;
+    let refused = get(&node, "", "/v1/models").await;
+    assert_eq!(refused.status, 401, "{}", refused.text());
+    let shown = get(&node, "", "/openapi.json").await;
+    assert_eq!(shown.status, 200, "{}", shown.text());
+    assert_eq!(shown.header("content-type"), Some("application/json"));
+    let document = shown.json();
+    assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    assert!(document["paths"]["/v1/chat/completions"]["post"].is_object());
+    let wrong = get(&node, KEY, "/openapi.yaml").await;
+    assert_eq!(wrong.status, 404, "{}", wrong.text());
+}

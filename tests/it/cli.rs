@@ -233,6 +233,7 @@ fn help_is_complete_and_completions_are_there() {
         "demo",
         "simulate",
         "completions",
+        "man",
     ] {
         assert!(help.contains(command), "no {command} in:\n{help}");
         let output = infergate(&[command, "--help"]);
@@ -246,6 +247,15 @@ fn help_is_complete_and_completions_are_there() {
             "{shell}"
         );
     }
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("man1");
+    let written = infergate(&["man", folder.to_str().unwrap()]);
+    assert_eq!(written.status.code(), Some(0), "{}", stderr(&written));
+    let page = std::fs::read_to_string(folder.join("infergate-gpu-sweep.1")).unwrap();
+    assert!(page.contains("ExecStopPost"), "{page}");
+    assert!(
+        folder.join("infergate.1").exists() && !folder.join("infergate-plugin-compiler.1").exists()
+    );
     let wrong = infergate(&["no-such-command"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(stderr(&wrong).contains("Usage"));

@@ -22,6 +22,13 @@ struct Shown {
 
 #[async_trait]
 impl Insight for Shown {
+    fn accounts(&self) -> AccountsState {
+        AccountsState {
+            accounts: Vec::new(),
+            left_out: 0,
+        }
+    }
+
     fn state(&self) -> State {
         let endpoint = EndpointState {
             url: "http://127.0.0.1:9001".into(),

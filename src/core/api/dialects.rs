@@ -7,6 +7,7 @@ use super::anthropic::Anthropic;
 use super::call::ApiDialect;
 use super::dialect::Dialect;
 use super::openai::OpenAi;
+use super::openapi;
 use super::replicate::Replicate;
 use super::route::{RequestPath, Route, RouteTarget};
 use super::workers_ai::WorkersAi;
@@ -40,11 +41,19 @@ pub fn route<'a>(method: &'a str, path: &'a str) -> Route<'a> {
         let target = dialect.route(&request)?;
         Some((dialect.id(), target))
     });
-    let (dialect, target) = claimed.unwrap_or((ApiDialect::OpenAi, RouteTarget::Unknown));
+    let (dialect, target) = claimed.unwrap_or_else(|| (ApiDialect::OpenAi, unclaimed(&request)));
     Route {
         dialect,
         account: request.account,
         target,
+    }
+}
+
+/// Returns the target of a path that belongs to no dialect.
+fn unclaimed<'a>(request: &RequestPath<'a>) -> RouteTarget<'a> {
+    match (request.method, request.path, &request.account) {
+        ("GET", openapi::PATH, None) => RouteTarget::Description,
+        _ => RouteTarget::Unknown,
     }
 }
 
@@ -142,6 +151,14 @@ mod tests {
                 "{path}"
             );
         }
+    }
+
+    #[test]
+    fn the_description_is_at_the_root_alone() {
+        assert_eq!(target("GET", "/openapi.json"), RouteTarget::Description);
+        assert_eq!(target("POST", "/openapi.json"), RouteTarget::Unknown);
+        let below = "/client/v4/accounts/acme/openapi.json";
+        assert_eq!(target("GET", below), RouteTarget::Unknown);
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod dialects;
 mod json;
 pub mod json_text;
 pub mod openai;
+pub mod openapi;
 pub mod origin;
 mod outputs;
 pub mod prompt;

@@ -37,6 +37,8 @@ pub enum RouteTarget<'a> {
     Schema(&'a str),
     /// A route of the durable path.
     Replicate(Box<ReplicateRoute>),
+    /// The document that describes all routes.
+    Description,
     /// A part of the API that this gateway does not serve.
     Refused(Refusal),
     /// No route of this gateway.

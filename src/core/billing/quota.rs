@@ -340,7 +340,6 @@ impl Quota {
     }
 
     /// Neurons the account has used today at other nodes, as far as reported.
-    #[cfg(test)]
     pub fn used_elsewhere(&self, account: &AccountId, now: UnixSecs) -> f64 {
         self.counter(account, now).used_elsewhere as f64 / MICRO
     }
