@@ -76,9 +76,10 @@ accept-gpu:
     cargo bench -p infergate-core --bench swap -- --check
     scripts/gpu-check target/release/infergate
 
-# Listeners for clients: wrong frames of HTTP/2 and floods of ten thousands (a minute)
+# Listeners for clients: wrong requests of HTTP/1, wrong frames of HTTP/2, floods of ten thousands (a minute)
 accept-edge:
     cargo build --quiet
+    tests/edge/http1.py
     tests/edge/http2.py --full
 
 # Durable jobs: the store's cycles and CPU, submits and starts over HTTP, memory of a running job (under 5 minutes)

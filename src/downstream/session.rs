@@ -28,6 +28,9 @@ use crate::tls::CertificateNames;
 /// Time for reading an unread body, before or after the response.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// Header fields of one request of a client.
+const CLIENT_FIELDS_MAX: usize = 100;
+
 /// Failure to read a head or a body.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestReadError {
@@ -237,11 +240,15 @@ impl Session {
         }
     }
 
-    /// Applies the framing rules to the head.
+    /// Applies the framing rules to the head, and the bound on the fields of a client.
     ///
     /// # Errors
-    /// [`Refusal::BadFraming`] with what is wrong.
+    /// [`Refusal::BadFraming`] with what is wrong; [`Refusal::HeadersTooLarge`].
     pub fn check_framing(&mut self) -> Result<(), Refusal> {
+        // Another node adds its own to those of its client.
+        if self.head.fields.count() > CLIENT_FIELDS_MAX && !self.is_from_node() {
+            return Err(Refusal::HeadersTooLarge);
+        }
         self.body = framing::of_request(&self.head).map_err(Refusal::BadFraming)?;
         Ok(())
     }

@@ -147,8 +147,7 @@ impl Fields {
     }
 
     /// Returns the number of lines.
-    #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.lines.len()
     }
 }

@@ -83,7 +83,8 @@ pub fn path_of(target: &str) -> &str {
     }
 }
 
-/// Returns whether `host` is `uri-host [ ":" port ]`: a name, an IPv4 address or an IPv6 address in brackets.
+/// Returns whether `host` is `uri-host [ ":" port ]`: a name, an IPv4 address or an IPv6 address in brackets. A comma,
+/// which a name may have, is refused: some readers take it for the end of the first of several.
 fn is_host(host: &[u8]) -> bool {
     let (name, rest, is_literal) = match host.strip_prefix(b"[") {
         Some(literal) => match memchr(b']', literal) {
@@ -97,7 +98,7 @@ fn is_host(host: &[u8]) -> bool {
     };
     let is_name_byte = |byte: &u8| match is_literal {
         true => byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'),
-        false => byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(byte),
+        false => byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(byte),
     };
     let is_port = match rest {
         [] => true,
@@ -261,7 +262,8 @@ mod tests {
             assert!(with(&format!("Host: {good}\r\n")).is_ok(), "{good}");
         }
         for bad in [
-            "a/b", "u@h", "h:80a", "h:1:2", "a b", "h#x", "h?x", ":80", "[::1", "[]", "[::1]x",
+            "a/b", "a,b", "u@h", "h:80a", "h:1:2", "a b", "h#x", "h?x", ":80", "[::1", "[]",
+            "[::1]x",
         ] {
             assert!(with(&format!("Host: {bad}\r\n")).is_err(), "{bad}");
         }
