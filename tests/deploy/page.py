@@ -190,7 +190,7 @@ def check_page(browser):
         yield "the focus is lost when the page is renewed"
     # Some samples for the curves.
     browser.until("document.querySelectorAll('.tile path').length > 0")
-    browser.until("(document.querySelector('.tile path').getAttribute('d').match(/L/g) || []).length > 6")
+    browser.until("(document.querySelector('.tile path').getAttribute('d').match(/L/g) || []).length > 3")
     yield from check_overflow(browser, "1320 px")
     browser.until("seen.state.jobs.queued > 0")
     browser.screenshot(FOLDER / "dashboard.png")
