@@ -66,10 +66,10 @@ impl DownstreamServer {
             found.ok_or(Refusal::NoSuchModel)
         };
         match operation {
-            // Not reached: these go to the pipeline and to the durable path.
-            RequestedOperation::Call(..) | RequestedOperation::Replicate(_) => {
-                Err(Refusal::NoSuchRoute)
-            }
+            // Not reached: these go to the pipeline, to the durable path and to model servers.
+            RequestedOperation::Call(..)
+            | RequestedOperation::Replicate(_)
+            | RequestedOperation::OpenInference(_) => Err(Refusal::NoSuchRoute),
             RequestedOperation::Models => {
                 let started = self.shared.started_unix_secs;
                 Ok(openai::models(allowed, started, others))

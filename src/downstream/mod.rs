@@ -11,6 +11,7 @@ mod connections;
 mod forwarded;
 mod http1;
 mod multipart;
+mod open_inference;
 mod peer_requests;
 mod preflight;
 mod replicate;

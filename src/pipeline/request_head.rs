@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use infergate_core::api::catalog::{self, CatalogQuery};
 use infergate_core::api::dialects::route;
+use infergate_core::api::open_inference::{JSON_BYTES_HEADER, OpenInferenceRoute};
 use infergate_core::api::replicate::ReplicateRoute;
 use infergate_core::api::route::{Route, RouteTarget};
 use infergate_core::api::{ApiDialect, Operation};
@@ -51,6 +52,8 @@ pub enum RequestedOperation {
     Schema(String),
     /// A request of the durable path.
     Replicate(Box<ReplicateRoute>),
+    /// A page of the Open Inference Protocol.
+    OpenInference(Box<OpenInferenceRoute>),
 }
 
 impl AuthenticatedRequest {
@@ -72,15 +75,19 @@ impl AuthenticatedRequest {
             target,
         } = route(head.method, path);
         ctx.set_route(dialect, client_request_id(head.headers));
-        let has_token = matches!(&target, RouteTarget::Replicate(route) if route.has_token());
-        let account = match has_token {
+        let needs_no_key = match &target {
+            RouteTarget::Replicate(route) => route.has_token(),
+            RouteTarget::OpenInference(route) => route.is_open(),
+            _ => false,
+        };
+        let account = match needs_no_key {
             true => ctx
                 .snapshot
                 .accounts
                 .by_id(&AccountId::from(AccountId::ANONYMOUS)),
             false => Arc::clone(ctx.snapshot.accounts.identify(head.headers)?),
         };
-        if ctx.page_origin.is_foreign() && !has_token && !has_key(head.headers) {
+        if ctx.page_origin.is_foreign() && !needs_no_key && !has_key(head.headers) {
             // Any web page could spend what this network may.
             return Err(Refusal::ForeignOrigin);
         }
@@ -99,6 +106,7 @@ impl AuthenticatedRequest {
                 RequestedOperation::Schema(catalog::requested_model(query)?)
             }
             RouteTarget::Replicate(route) => RequestedOperation::Replicate(route),
+            RouteTarget::OpenInference(route) => RequestedOperation::OpenInference(route),
             RouteTarget::Refused(refusal) => return Err(refusal),
             RouteTarget::Unknown => return Err(Refusal::NoSuchRoute),
         };
@@ -121,12 +129,18 @@ impl AuthenticatedRequest {
         Ok((read, requested))
     }
 
-    /// Writes the header lines that another node gets: those that may pass, and the body's type.
+    /// Writes the header lines that another node gets: those that may pass, and those of the body.
     pub fn write_forwarded(&self, head: RequestHead<'_>, lines: &mut BytesMut) {
         lines.extend_from_slice(self.passed_headers.towards(false));
-        if let Some(kind) = head.headers.get("content-type") {
-            for part in [&b"content-type: "[..], kind, b"\r\n"] {
-                lines.extend_from_slice(part);
+        let names = match head.target.starts_with("/v2/") {
+            true => &["content-type", JSON_BYTES_HEADER][..],
+            false => &["content-type"],
+        };
+        for &name in names {
+            if let Some(value) = head.headers.get(name) {
+                for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+                    lines.extend_from_slice(part);
+                }
             }
         }
     }

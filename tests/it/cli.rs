@@ -74,7 +74,7 @@ fn a_good_file_checks_with_0_and_a_bad_one_with_1_and_all_its_problems() {
 #[test]
 fn what_comes_later_is_refused_as_not_supported_yet() {
     let dir = tempfile::tempdir().unwrap();
-    for (more, backend) in [("tls: {}\n", "openai"), ("", "triton"), ("", "cog")] {
+    for (more, backend) in [("tls: {}\n", "openai"), ("", "cog")] {
         let text = GOOD.replace("backend: openai", &format!("backend: {backend}")) + more;
         let output = infergate(&["check", &file(dir.path(), &text)]);
         assert_eq!(output.status.code(), Some(1), "{more} {backend}");

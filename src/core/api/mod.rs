@@ -11,6 +11,7 @@ pub mod dialect;
 pub mod dialects;
 mod json;
 pub mod json_text;
+pub mod open_inference;
 pub mod openai;
 pub mod origin;
 mod outputs;
@@ -20,6 +21,7 @@ pub mod replicate;
 pub mod route;
 pub mod scan;
 pub mod sse;
+mod tensor_request;
 pub mod workers_ai;
 
 pub use workers_ai::catalog;
