@@ -70,10 +70,11 @@ impl DownstreamServer {
             found.ok_or(Refusal::NoSuchModel)
         };
         match operation {
-            // Not reached: these are answered before, by the pipeline and by the durable path.
+            // Not reached: these are answered before, by the pipeline, the durable path and model servers.
             RequestedOperation::Description
             | RequestedOperation::Call(..)
-            | RequestedOperation::Replicate(_) => Err(Refusal::NoSuchRoute),
+            | RequestedOperation::Replicate(_)
+            | RequestedOperation::OpenInference(_) => Err(Refusal::NoSuchRoute),
             RequestedOperation::Models => {
                 let started = self.shared.started_unix_secs;
                 Ok(openai::models(allowed, started, others))

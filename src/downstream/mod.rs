@@ -15,6 +15,7 @@ mod http2;
 mod http2_stream;
 mod listener;
 mod multipart;
+mod open_inference;
 mod peer_requests;
 mod preflight;
 mod proxy_protocol;

@@ -80,6 +80,9 @@ impl DownstreamServer {
             RequestedOperation::Replicate(route) => {
                 Box::pin(self.answer_replicate(session, ctx, head, *route))
             }
+            RequestedOperation::OpenInference(route) => {
+                Box::pin(self.answer_open_inference(session, ctx, head, *route))
+            }
             other => Box::pin(self.answer_catalog(session, ctx, head.account, other)),
         }
     }

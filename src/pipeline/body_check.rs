@@ -42,7 +42,9 @@ pub async fn begin<'a>(
     };
     let model = fallback.model();
     let is_large = call.body.len() >= LARGE_BYTES;
-    if !model.task.is_active() || !(is_large || model.task.is_heavy()) {
+    // The model's task has no part in a client's own tensors.
+    let is_checked = model.task.is_active() && call.tensors.is_none();
+    if !is_checked || !(is_large || model.task.is_heavy()) {
         return Ok(BodyCheck::OnWorker);
     }
     // Parameters of the operator make another body.

@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use infergate_core::Refusal;
+use infergate_core::api::open_inference::JSON_BYTES_HEADER;
 use infergate_core::api::render;
 use tokio::time::{Instant, timeout};
 
@@ -485,7 +486,10 @@ impl<'a, D: Downstream> Relay<'a, D> {
         }
         let status = self.response.head().status.as_u16();
         let content_type = transformer.content_type(self.own_content_type());
-        let head = self.head(status, content_type, length);
+        let mut head = self.head(status, content_type, length);
+        if let Some(bytes) = transformer.tensor_json_bytes() {
+            head.append(JSON_BYTES_HEADER, bytes.to_string().as_bytes());
+        }
         self.write_head(head).await
     }
 

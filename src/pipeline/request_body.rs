@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::api::dialect::RequestBody;
+use infergate_core::api::open_inference::JSON_BYTES_HEADER;
 use infergate_core::api::{Call, Operation};
 
 use super::context::RequestContext;
@@ -38,6 +39,12 @@ pub fn read_call(
         task: named,
         path_model,
         content_type,
+        path: head.target,
+        // Looked up for tensors alone: other requests have no such header.
+        json_bytes: match operation {
+            Operation::Infer => head.headers.text_of(JSON_BYTES_HEADER),
+            _ => None,
+        },
         body,
     };
     off_the_worker(leaves, || ctx.dialect().rules().parse(request))

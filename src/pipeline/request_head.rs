@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use infergate_core::api::catalog::{self, CatalogQuery};
 use infergate_core::api::dialects::route;
+use infergate_core::api::open_inference::{JSON_BYTES_HEADER, OpenInferenceRoute};
 use infergate_core::api::replicate::ReplicateRoute;
 use infergate_core::api::route::{Route, RouteTarget};
 use infergate_core::api::{ApiDialect, Operation};
@@ -53,6 +54,8 @@ pub enum RequestedOperation {
     Replicate(Box<ReplicateRoute>),
     /// The document that describes all routes.
     Description,
+    /// A page of the Open Inference Protocol.
+    OpenInference(Box<OpenInferenceRoute>),
 }
 
 impl AuthenticatedRequest {
@@ -77,6 +80,7 @@ impl AuthenticatedRequest {
         let needs_no_key = match &target {
             RouteTarget::Replicate(route) => route.has_token(),
             RouteTarget::Description => true,
+            RouteTarget::OpenInference(route) => route.is_open(),
             _ => false,
         };
         let account = match needs_no_key {
@@ -106,6 +110,7 @@ impl AuthenticatedRequest {
             }
             RouteTarget::Replicate(route) => RequestedOperation::Replicate(route),
             RouteTarget::Description => RequestedOperation::Description,
+            RouteTarget::OpenInference(route) => RequestedOperation::OpenInference(route),
             RouteTarget::Refused(refusal) => return Err(refusal),
             RouteTarget::Unknown => return Err(Refusal::NoSuchRoute),
         };
@@ -128,12 +133,18 @@ impl AuthenticatedRequest {
         Ok((read, requested))
     }
 
-    /// Writes the header lines that another node gets: those that may pass, and the body's type.
+    /// Writes the header lines that another node gets: those that may pass, and those of the body.
     pub fn write_forwarded(&self, head: RequestHead<'_>, lines: &mut BytesMut) {
         lines.extend_from_slice(self.passed_headers.towards(false));
-        if let Some(kind) = head.headers.get("content-type") {
-            for part in [&b"content-type: "[..], kind, b"\r\n"] {
-                lines.extend_from_slice(part);
+        let names = match head.target.starts_with("/v2/") {
+            true => &["content-type", JSON_BYTES_HEADER][..],
+            false => &["content-type"],
+        };
+        for &name in names {
+            if let Some(value) = head.headers.get(name) {
+                for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+                    lines.extend_from_slice(part);
+                }
             }
         }
     }

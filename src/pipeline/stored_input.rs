@@ -52,6 +52,8 @@ fn check(model: &ModelRuntime, body: Bytes) -> Result<(), Refusal> {
         task: Some(model.spec.task),
         path_model: Some(model.spec.id.as_str().to_owned()),
         content_type: Some(JSON),
+        path: "",
+        json_bytes: None,
         body,
     };
     let call = ApiDialect::WorkersAi.rules().parse(request)?;

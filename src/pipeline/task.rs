@@ -39,7 +39,10 @@ pub fn prepare(
     share: &mut BodyShare,
     check: BodyCheck<'_>,
 ) -> Result<(PreparedRequest, Option<TaskSession>), ModelError> {
-    if !model.task.is_active() {
+    if call.tensors.is_some() {
+        check_passes(model, &call).map_err(ModelError::Unfit)?;
+    }
+    if !model.task.is_active() || call.tensors.is_some() {
         let prepared = PreparedRequest {
             call,
             path: None,
@@ -81,6 +84,22 @@ pub fn prepare(
     Ok((prepared, task))
 }
 
+/// Refuses a client's own tensors where the operator has named who reads or sets members of the input.
+fn check_passes(model: &ModelRuntime, call: &Call) -> Result<(), Refusal> {
+    let reader = match &model.spec {
+        spec if spec.plugins.task.is_some() => "task plugin",
+        spec if !spec.parameters.is_empty() => "parameters",
+        _ => return Ok(()),
+    };
+    Err(Refusal::BadRequest {
+        pointer: String::new(),
+        message: format!(
+            "model `{0}` takes no tensors because of its {reader}: POST to /ai/run/{0}",
+            call.model
+        ),
+    })
+}
+
 /// Checks the input; the hooks of `task` shape the payload, where it has any.
 fn run_task(
     model: &ModelRuntime,
@@ -108,7 +127,7 @@ fn run_task(
     let path = payload.backend_path.clone();
     Ok(PreparedRequest {
         call: apply_payload(model, call, payload)?,
-        path: path.filter(|_| model.backend.uses_task_payload()),
+        path: path.filter(|_| model.backend.uses_task_path()),
         copied_bytes,
     })
 }

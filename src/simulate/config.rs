@@ -100,7 +100,7 @@ pub struct Config {
     #[arg(long, value_name = "MS")]
     pub swap_ms: Option<u64>,
 
-    /// Task of the http dialect's model [default: the one that fits each payload best]
+    /// Task of the model of the http and triton dialects [default: the one that fits each payload best]
     #[arg(long, value_enum, value_name = "SLUG")]
     pub task: Option<Task>,
 
@@ -112,7 +112,8 @@ pub struct Config {
     #[arg(long, value_name = "NUMBER", value_parser = quantity)]
     pub neurons: Option<f64>,
 
-    /// Send `cf-ai-cost-metric-name-N` and `-value-N` on every answer; up to 16 of them
+    /// Send `cf-ai-cost-metric-name-N` and `-value-N` on every answer; up to 16 of them. The triton dialect answers an
+    /// output `COST_METRIC_NAME` instead
     #[arg(long = "cost-metric", value_name = "NAME=VALUE", value_parser = cost_metric)]
     pub cost_metrics: Vec<CostMetric>,
 
@@ -258,6 +259,8 @@ pub enum Dialect {
     LlamaServer,
     /// Any model behind plain HTTP: one task, its payload posted, its result answered
     Http,
+    /// Triton: tensors in JSON and in binary, /generate, and pages about the model
+    Triton,
 }
 
 /// Treatment of a request above the concurrency limit.

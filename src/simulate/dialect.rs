@@ -1,10 +1,11 @@
 //! Differences between the servers it plays: routes, and the form of a refusal. The answers
-//! themselves are in `openai`, `tgi`, `tei`, `llama_server` and `task`.
+//! themselves are in `openai`, `tgi`, `tei`, `llama_server`, `triton` and `task`.
 
 use http::Method;
 use serde_json::json;
 
 use super::config::Dialect;
+use super::tensor;
 
 /// Something to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,12 @@ pub(super) enum Operation {
     Embed,
     /// A task's payload, on any path.
     Run,
+    /// Triton's tensors.
+    Infer,
+    /// Triton's text generation.
+    GenerateText {
+        stream: bool,
+    },
 }
 
 /// Route of a request.
@@ -33,6 +40,10 @@ pub(super) enum SimulatorRoute<'a> {
     Info,
     Props,
     Slots,
+    /// Readiness of the model in Triton's path.
+    ModelReady,
+    /// Another page of Triton.
+    TritonPage,
 }
 
 /// The dialect's route for a request, if it has one.
@@ -41,7 +52,10 @@ pub(super) fn route<'a>(
     method: &Method,
     path: &'a str,
 ) -> Option<SimulatorRoute<'a>> {
-    use Dialect::{Http, LlamaServer, Openai, Tei, Tgi};
+    use Dialect::{Http, LlamaServer, Openai, Tei, Tgi, Triton};
+    if dialect == Triton {
+        return triton_route(method, path);
+    }
     if *method == Method::GET {
         return match (dialect, path) {
             (Openai | Tgi | Tei | LlamaServer | Http, "/health") => Some(SimulatorRoute::Health),
@@ -82,6 +96,28 @@ pub(super) fn route<'a>(
     Some(SimulatorRoute::Work(operation))
 }
 
+fn triton_route(method: &Method, path: &str) -> Option<SimulatorRoute<'static>> {
+    let page = tensor::named(path).map(|(_, _, page)| page);
+    match (method.as_str(), path, page) {
+        ("GET", "/v2/health/live" | "/v2/health/ready", _) => Some(SimulatorRoute::Health),
+        ("GET", _, Some("ready")) => Some(SimulatorRoute::ModelReady),
+        ("POST", _, Some("infer")) => Some(SimulatorRoute::Work(Operation::Infer)),
+        ("POST", _, Some("generate")) => {
+            let stream = false;
+            Some(SimulatorRoute::Work(Operation::GenerateText { stream }))
+        }
+        ("POST", _, Some("generate_stream")) => {
+            let stream = true;
+            Some(SimulatorRoute::Work(Operation::GenerateText { stream }))
+        }
+        ("GET", "/v2", _) | ("GET", _, Some(_)) => Some(SimulatorRoute::TritonPage),
+        ("POST", _, None) if path.starts_with("/v2/repository/") => {
+            Some(SimulatorRoute::TritonPage)
+        }
+        _ => None,
+    }
+}
+
 /// The status and body for a request above the concurrency limit.
 pub(super) fn overloaded(dialect: Dialect) -> (u16, Vec<u8>) {
     match dialect {
@@ -91,6 +127,7 @@ pub(super) fn overloaded(dialect: Dialect) -> (u16, Vec<u8>) {
         ),
         Dialect::Tgi | Dialect::Tei => (429, error(dialect, 429, "Model is overloaded")),
         Dialect::LlamaServer => (503, error(dialect, 503, "no slot available")),
+        Dialect::Triton => (503, error(dialect, 503, "Exceeds maximum queue size")),
     }
 }
 
@@ -101,7 +138,7 @@ pub(super) fn loading(dialect: Dialect) -> Vec<u8> {
         Dialect::Tgi | Dialect::Tei => json!({ "error": "unhealthy", "error_type": "healthcheck" })
             .to_string()
             .into(),
-        Dialect::Http => error(dialect, 503, "loading"),
+        Dialect::Http | Dialect::Triton => error(dialect, 503, "loading"),
     }
 }
 
@@ -140,7 +177,7 @@ pub(super) fn error(dialect: Dialect, status: u16, message: &str) -> Vec<u8> {
                 _ => "unhealthy",
             },
         }),
-        Dialect::Http => json!({ "error": message }),
+        Dialect::Http | Dialect::Triton => json!({ "error": message }),
     };
     body.to_string().into()
 }
@@ -148,7 +185,7 @@ pub(super) fn error(dialect: Dialect, status: u16, message: &str) -> Vec<u8> {
 /// Status of the dialect for a body it cannot use.
 pub(super) fn invalid_status(dialect: Dialect) -> u16 {
     match dialect {
-        Dialect::Openai | Dialect::LlamaServer | Dialect::Http => 400,
+        Dialect::Openai | Dialect::LlamaServer | Dialect::Http | Dialect::Triton => 400,
         Dialect::Tgi | Dialect::Tei => 422,
     }
 }

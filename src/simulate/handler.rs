@@ -31,7 +31,7 @@ use super::request::{self, EmbeddingRequest, SimulatorRequest, TextRequest};
 use super::state::SimulatorState;
 use super::task::TaskOutput;
 use super::text::{SimulatedText, TextLength, hash};
-use super::{llama_server, sleep as asleep, task, tei, tgi};
+use super::{llama_server, sleep as asleep, task, tei, tensor, tgi, triton};
 
 /// Largest request body: twice what the gateway takes by default, so that its limit shows first.
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
@@ -78,6 +78,18 @@ pub(super) async fn answer(
         SimulatorRoute::Health => shared.health(&wire).await,
         SimulatorRoute::Models => Ok(respond(200, shared.models().to_string())),
         SimulatorRoute::Model(name) => Ok(shared.model(name)),
+        SimulatorRoute::ModelReady => match triton::unknown_model(&shared.config, path) {
+            Some(problem) => Ok(refuse(dialect, 400, &problem)),
+            None => shared.health(&wire).await,
+        },
+        SimulatorRoute::TritonPage => Ok(match triton::unknown_model(&shared.config, path) {
+            Some(problem) => refuse(dialect, 400, &problem),
+            None => {
+                let counts = shared.stats.snapshot();
+                let (status, page) = triton::page(&shared.config, counts, path);
+                respond(status, page.to_string())
+            }
+        }),
         SimulatorRoute::Info if dialect == Dialect::Tei => {
             Ok(respond(200, tei::info(&shared.config).to_string()))
         }
@@ -176,7 +188,7 @@ impl SimulatorState {
         body: &Bytes,
         wire: Arc<FaultableConnection>,
     ) -> Result<Response<SimulatorBody>, ConnectionCut> {
-        let dialect = self.config.dialect;
+        let (dialect, path) = (self.config.dialect, parts.uri.path());
         let (ask, fault) = match self.parse(operation, parts, body) {
             Ok(understood) => understood,
             Err(refused) => return Ok(refused),
@@ -195,11 +207,7 @@ impl SimulatorState {
             // Ends when the client leaves, which drops this future and the slot with it.
             pending::<Infallible>().await;
         }
-        if let Some(ms) = self.config.swap_ms
-            && self.has_other_weights(ask.model())
-        {
-            sleep(Duration::from_millis(ms)).await;
-        }
+        self.load_weights(&ask).await;
         let ordinal = self.ordinal.fetch_add(1, Relaxed);
         let jitter_seed = self.config.seed ^ hash(&ordinal.to_le_bytes());
         let pace = TokenPace::start(&self.config, fault == Some(Fault::Slow), jitter_seed);
@@ -208,22 +216,28 @@ impl SimulatorState {
                 let text = self.text(&ask);
                 let stream = ask.stream;
                 if stream {
-                    let script = self.script(operation, ask, text, ordinal);
+                    let script = self.script((operation, path), ask, text, ordinal);
                     let events = PacedEvents::new(script, pace, slot, fault, wire);
                     return Ok(self.with_billing_headers(respond_events(events)));
                 }
                 TaskOutput {
                     content_type: JSON,
-                    body: self.whole(operation, &ask, &text, ordinal),
+                    body: self.whole((operation, path), &ask, &text, ordinal),
                     tokens: text.tokens(),
+                    json_bytes: None,
                 }
             }
             SimulatorRequest::Embedding(ask) => TaskOutput {
                 content_type: JSON,
                 body: self.embeddings(operation, &ask, ordinal),
                 tokens: 0,
+                json_bytes: None,
             },
             SimulatorRequest::Task(ask) => ask.answer(&self.config),
+            SimulatorRequest::Tensors(ask) => match ask.answer(&self.config) {
+                Ok(made) => made,
+                Err(problem) => return Ok(refuse(dialect, 400, &problem)),
+            },
         };
         if let Some(due) = pace.due(made.tokens.saturating_sub(1)) {
             sleep_until(due).await;
@@ -233,8 +247,17 @@ impl SimulatorState {
             return Ok(self.with_billing_headers(respond_torn(made, wire)));
         }
         slot.finish(u64::from(made.tokens));
-        let answer = finish(200, made.content_type, SimulatorBody::Whole(made.body));
+        let answer = respond_whole(made);
         Ok(self.with_billing_headers(answer))
+    }
+
+    /// Takes the time of loading the weights of a request, where they are not loaded.
+    async fn load_weights(&self, ask: &SimulatorRequest) {
+        if let Some(ms) = self.config.swap_ms
+            && self.has_other_weights(ask.model())
+        {
+            sleep(Duration::from_millis(ms)).await;
+        }
     }
 
     /// Returns whether the weights of a request are not those of the one before, and counts that.
@@ -253,6 +276,10 @@ impl SimulatorState {
 
     /// Adds the billing headers of a server.
     fn with_billing_headers(&self, mut answer: Response<SimulatorBody>) -> Response<SimulatorBody> {
+        if self.config.dialect == Dialect::Triton {
+            // Its costs are tensors.
+            return answer;
+        }
         let headers = answer.headers_mut();
         let mut add = |name: String, value: String| {
             let name = HeaderName::try_from(name).expect("letters, digits and dashes");
@@ -291,9 +318,18 @@ impl SimulatorState {
         body: &Bytes,
     ) -> Result<(SimulatorRequest, Option<Fault>), Response<SimulatorBody>> {
         let dialect = self.config.dialect;
+        if dialect == Dialect::Triton
+            && let Some(problem) = triton::unknown_model(&self.config, parts.uri.path())
+        {
+            return Err(refuse(dialect, 404, &problem));
+        }
         let invalid = |problem: String| refuse(dialect, dialect::invalid_status(dialect), &problem);
         let read = match operation {
             Operation::Run => task::read(&self.config, parts, body),
+            Operation::Infer => {
+                let read = triton::read_infer(parts, body);
+                read.map(|(ask, fault)| (SimulatorRequest::Tensors(ask), fault))
+            }
             _ => request::read(operation, body),
         };
         let (ask, in_body) = read.map_err(invalid)?;
@@ -356,7 +392,7 @@ impl SimulatorState {
 
     fn whole(
         &self,
-        operation: Operation,
+        (operation, path): (Operation, &str),
         ask: &TextRequest,
         text: &SimulatedText,
         ordinal: u64,
@@ -368,13 +404,16 @@ impl SimulatorState {
             }
             Operation::Completion => openai::completion(&head, text),
             Operation::Run => task::generated(text, head.prompt_tokens),
+            Operation::GenerateText { .. } => {
+                triton::generated(&triton_model(path), text, head.prompt_tokens)
+            }
             _ => openai::chat(&head, text),
         }
     }
 
     fn script(
         &self,
-        operation: Operation,
+        (operation, path): (Operation, &str),
         ask: TextRequest,
         text: SimulatedText,
         ordinal: u64,
@@ -392,6 +431,9 @@ impl SimulatorState {
         match operation {
             Operation::Generate { .. } => tgi::stream(text, head.prompt_tokens),
             Operation::Run => task::generated_stream(text, head.prompt_tokens, reports),
+            Operation::GenerateText { .. } => {
+                triton::generated_stream(&triton_model(path), text, head.prompt_tokens)
+            }
             Operation::Completion => openai::completion_stream(&head, text, style),
             _ => openai::chat_stream(&head, text, style),
         }
@@ -412,6 +454,11 @@ impl SimulatorState {
     }
 }
 
+/// The model in a path of Triton.
+fn triton_model(path: &str) -> String {
+    tensor::named(path).map_or_else(String::new, |(name, ..)| name)
+}
+
 fn refuse(dialect: Dialect, status: u16, message: &str) -> Response<SimulatorBody> {
     respond(status, dialect::error(dialect, status, message))
 }
@@ -430,6 +477,15 @@ fn respond_events(events: PacedEvents) -> Response<SimulatorBody> {
         .headers_mut()
         .insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
+}
+
+fn respond_whole(made: TaskOutput) -> Response<SimulatorBody> {
+    let mut answer = finish(200, made.content_type, SimulatorBody::Whole(made.body));
+    if let Some(bytes) = made.json_bytes {
+        let name = HeaderName::from_static(triton::JSON_BYTES);
+        answer.headers_mut().insert(name, HeaderValue::from(bytes));
+    }
+    answer
 }
 
 fn respond_torn(made: TaskOutput, wire: Arc<FaultableConnection>) -> Response<SimulatorBody> {

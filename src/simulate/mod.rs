@@ -1,5 +1,5 @@
-//! A synthetic GPU container: responds like vLLM, TGI, TEI, llama-server or any model behind plain
-//! HTTP, without a GPU.
+//! A synthetic GPU container: responds like vLLM, TGI, TEI, llama-server, Triton or any model
+//! behind plain HTTP, without a GPU.
 //!
 //! No model runs here: the text is chosen by the seed and the prompt, and every response says so in
 //! the header `x-infergate-simulator`. The simulator is the upstream of `infergate demo`, of the
@@ -30,10 +30,12 @@ mod state;
 mod stats;
 mod task;
 mod tei;
+mod tensor;
 #[cfg(test)]
 mod tests;
 mod text;
 mod tgi;
+mod triton;
 mod usage;
 mod vram;
 mod worker;

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 
 use super::dialect::Operation;
 use super::task::TaskRequest;
+use super::tensor::InferRequest;
 
 /// Inputs in one embeddings request: OpenAI's own limit.
 const MAX_INPUTS: usize = 2_048;
@@ -41,6 +42,7 @@ pub(super) enum SimulatorRequest {
     Text(TextRequest),
     Embedding(EmbeddingRequest),
     Task(TaskRequest),
+    Tensors(InferRequest),
 }
 
 impl SimulatorRequest {
@@ -49,6 +51,7 @@ impl SimulatorRequest {
             SimulatorRequest::Text(ask) => ask.model.as_deref(),
             SimulatorRequest::Embedding(ask) => ask.model.as_deref(),
             SimulatorRequest::Task(ask) => ask.weights(),
+            SimulatorRequest::Tensors(_) => None,
         }
     }
 }
@@ -65,6 +68,8 @@ struct SimulatorRequestBody<'a> {
     input: Option<&'a RawValue>,
     #[serde(borrow)]
     inputs: Option<&'a RawValue>,
+    #[serde(borrow)]
+    text_input: Option<&'a RawValue>,
     parameters: Option<Parameters>,
     #[serde(default)]
     stream: bool,
@@ -135,6 +140,13 @@ pub(super) fn read(
             let input = wire.inputs;
             SimulatorRequest::Embedding(embedding(wire, input, "inputs")?)
         }
+        Operation::GenerateText { stream } => {
+            let prompt = wire.text_input;
+            let mut ask = text(wire, prompt, "text_input")?;
+            ask.stream = stream;
+            SimulatorRequest::Text(ask)
+        }
+        Operation::Infer => return Err("tensors are read by their dialect".into()),
     };
     Ok((ask, fault))
 }
@@ -279,14 +291,14 @@ mod tests {
     fn text_ask(operation: Operation, body: &str) -> TextRequest {
         match read(operation, body.as_bytes()).unwrap().0 {
             SimulatorRequest::Text(ask) => ask,
-            SimulatorRequest::Embedding(_) | SimulatorRequest::Task(_) => panic!("asked for text"),
+            _ => panic!("asked for text"),
         }
     }
 
     fn inputs(body: &str) -> Result<Vec<String>, String> {
         match read(Operation::Embeddings, body.as_bytes())?.0 {
             SimulatorRequest::Embedding(ask) => Ok(ask.inputs),
-            SimulatorRequest::Text(_) | SimulatorRequest::Task(_) => panic!("asked for embeddings"),
+            _ => panic!("asked for embeddings"),
         }
     }
 

@@ -47,6 +47,8 @@ pub(super) struct TaskOutput {
     pub(super) content_type: HeaderValue,
     pub(super) body: Bytes,
     pub(super) tokens: u32,
+    /// Bytes of JSON before tensors in binary.
+    pub(super) json_bytes: Option<usize>,
 }
 
 /// Reads the work a payload asks for and the fault it carries; the error says what is wrong with
@@ -92,7 +94,7 @@ pub(super) fn read(
 }
 
 /// The task a payload fits best.
-fn guess(json: &Value, content_type: &str) -> Task {
+pub(super) fn guess(json: &Value, content_type: &str) -> Task {
     let has = |key: &str| json.get(key).is_some();
     match () {
         () if has("target_lang") => Task::Translation,
@@ -144,6 +146,17 @@ pub(super) fn generated_stream(
 }
 
 impl TaskRequest {
+    /// A payload whose members came as tensors.
+    pub(super) fn of_json(task: Task, json: Value) -> TaskRequest {
+        TaskRequest {
+            task,
+            raw: json.to_string().into(),
+            json,
+            content_type: HeaderValue::from_static("application/json"),
+            in_json: true,
+        }
+    }
+
     /// Weights that the server has to have loaded.
     pub(super) fn weights(&self) -> Option<&str> {
         self.json.get("replicate_weights").and_then(Value::as_str)
@@ -157,6 +170,7 @@ impl TaskRequest {
                 content_type: self.content_type.clone(),
                 body: self.raw.clone(),
                 tokens: 0,
+                json_bytes: None,
             },
             Task::TextToImage => {
                 let side = |key: &str| self.json[key].as_u64().map_or(SIDE_DEFAULT, |n| n as u32);
@@ -237,6 +251,7 @@ impl TaskRequest {
             content_type: HeaderValue::from_static(content_type),
             body: bytes.into(),
             tokens: 0,
+            json_bytes: None,
         }
     }
 }
@@ -246,6 +261,7 @@ fn whole(result: Value, tokens: u32) -> TaskOutput {
         content_type: HeaderValue::from_static("application/json"),
         body: result.to_string().into(),
         tokens,
+        json_bytes: None,
     }
 }
 

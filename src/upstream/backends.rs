@@ -14,9 +14,10 @@ mod tei;
 #[cfg(test)]
 mod tests;
 mod tgi;
+mod triton;
 mod vllm;
 
-pub use descriptor::{Backend, MetricsPage, Probe, UpstreamRequest};
+pub use descriptor::{Backend, MetricsPage, Probe, UpstreamRequest, path_segment};
 pub use server_metrics::ServerMetrics;
 
 /// Every backend, in the order of the reference.
@@ -27,11 +28,12 @@ pub static BACKENDS: &[&Backend] = &[
     &tgi::TGI,
     &tei::TEI,
     &llama_server::LLAMA_SERVER,
+    &triton::TRITON,
     &http::HTTP,
 ];
 
 /// Names that are reserved for backends to come: refused as such, not as typing mistakes.
-pub const RESERVED_BACKENDS: &[&str] = &["triton", "cog"];
+pub const RESERVED_BACKENDS: &[&str] = &["cog"];
 
 /// The backend of this name; none where the table has none.
 pub fn backend(name: &str) -> Option<&'static Backend> {

@@ -3,6 +3,7 @@
 //! Ejection is decided by the gate's ejector, which counts the results. Called by the app's prober
 //! once a tick.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,8 @@ const PROBE_BODY_MAX_BYTES: usize = 64 * 1024;
 const METRICS_TIMEOUT: Duration = Duration::from_millis(500);
 /// A page of vLLM with all its histograms is a tenth of it.
 const METRICS_MAX_BYTES: usize = 1 << 20;
+/// Most bytes of a page about a model: one with counts of a thousand batch sizes is a third of it.
+const PAGE_MAX_BYTES: usize = 1 << 20;
 /// Probes in flight at once, so that a large cluster does not starve the traffic of its workers.
 const PROBES_IN_FLIGHT_MAX: usize = 32;
 
@@ -93,8 +96,11 @@ async fn probe_target(client: &HttpClient, gate: &AdmissionGate, target: &Target
 
 async fn check(client: &HttpClient, target: &Target, probe: &Probe) -> Result<(), FailureCause> {
     let own_path = target.health.path.as_deref();
-    let path = own_path.unwrap_or(probe.path);
-    let (status, body) = get(client, target, path, PROBE_BODY_MAX_BYTES).await?;
+    let path: Cow<'_, str> = match own_path {
+        Some(path) => Cow::Borrowed(path),
+        None => probe.path_of(&target.backend_model),
+    };
+    let (status, body) = get(client, target, &path, PROBE_BODY_MAX_BYTES).await?;
     let is_well = match own_path {
         Some(_) => (200..300).contains(&status),
         None => (probe.is_healthy)(status, &body),
@@ -186,6 +192,13 @@ pub async fn read_json(
         Ok(Ok((200, body))) => serde_json::from_slice(&body).ok(),
         _ => None,
     }
+}
+
+/// Returns status and body of a page that a server shows of a model, of at most a mebibyte; none where it does not come
+/// in time.
+pub async fn read_page(client: &HttpClient, target: &Target, path: &str) -> Option<(u16, Vec<u8>)> {
+    let read = get(client, target, path, PAGE_MAX_BYTES);
+    timeout(PROBE_TIMEOUT, read).await.ok()?.ok()
 }
 
 /// Request of the gateway itself to a server: its warm-up, its sleep.

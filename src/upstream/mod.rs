@@ -27,7 +27,7 @@ mod target;
 mod url;
 mod warning_limit;
 
-pub use backends::{BACKENDS, Backend, RESERVED_BACKENDS, UpstreamRequest, backend};
+pub use backends::{BACKENDS, Backend, RESERVED_BACKENDS, UpstreamRequest, backend, path_segment};
 pub use check_request::check_requested;
 pub use client::{HttpClient, InterimObserver, OutboundRequest, SendError, UpstreamResponse};
 pub use connect_timings::ConnectTimings;
@@ -38,7 +38,7 @@ pub use gate::{
     AdmissionSnapshot, ColdPlace, ColdSignal, ColdState, GateEntry, Permit, RetryPlan,
     WaitProgress, Waiter, slot_target,
 };
-pub use health::{PROBE_TICK, ServerPost, post, probe_ready, probe_round, read_json};
+pub use health::{PROBE_TICK, ServerPost, post, probe_ready, probe_round, read_json, read_page};
 pub use model::{ModelRuntime, ModelRuntimes};
 pub use ranking::{
     PromptFingerprint, RANKING_TICK, RankingClass, RankingDemand, RankingRequest, RankingResult,

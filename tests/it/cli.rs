@@ -74,7 +74,7 @@ fn a_good_file_checks_with_0_and_a_bad_one_with_1_and_all_its_problems() {
 #[test]
 fn what_comes_later_is_refused_as_not_supported_yet() {
     let dir = tempfile::tempdir().unwrap();
-    for (more, backend) in [("tls: {}\n", "openai"), ("", "triton"), ("", "cog")] {
+    for (more, backend) in [("tls: {}\n", "openai"), ("", "cog")] {
         let text = GOOD.replace("backend: openai", &format!("backend: {backend}")) + more;
         let output = infergate(&["check", &file(dir.path(), &text)]);
         assert_eq!(output.status.code(), Some(1), "{more} {backend}");
@@ -112,6 +112,12 @@ fn the_schema_is_a_json_schema_and_the_example_passes_the_check() {
     let (certificate, key) = fleet.certify("a1").pem();
     std::fs::write(dir.path().join("node.pem"), certificate).unwrap();
     std::fs::write(dir.path().join("node-key.pem"), key).unwrap();
+    for (name, host) in [("api", "api.example"), ("eu", "eu.example")] {
+        let (certificate, key) = fleet.certify(host).pem();
+        std::fs::write(dir.path().join(format!("{name}.pem")), certificate).unwrap();
+        std::fs::write(dir.path().join(format!("{name}-key.pem")), key).unwrap();
+    }
+    std::fs::write(dir.path().join("clients-ca.pem"), own.cert.pem()).unwrap();
     let names = example
         .split("${")
         .skip(1)

@@ -85,4 +85,5 @@ mod streaming;
 mod support;
 mod tasks;
 mod tls;
+mod triton;
 mod workers_ai;

@@ -21,8 +21,9 @@ use super::{ApiDialect, Call, Operation, RangeEdit};
 use crate::Refusal;
 use crate::model::Parameters;
 
+pub(super) use members::BodyMembers;
 pub(super) use members::check_depth;
-use members::{BodyMember, BodyMembers, bad_request};
+use members::{BodyMember, bad_request};
 pub use strings::string_end;
 
 /// Longest `x_client_id`, bytes: it is copied into the event.
@@ -53,7 +54,8 @@ pub fn reparse(call: Call, body: Bytes) -> Result<Call, Refusal> {
 /// # Errors
 /// As [`parse`]: a parameter does not fit the request.
 pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refusal> {
-    if parameters.is_empty() {
+    // Tensors are no members.
+    if parameters.is_empty() || call.operation == Operation::Infer {
         return Ok(call);
     }
     if call.content_type.is_some() {
@@ -165,7 +167,8 @@ pub fn parse(
             || (*m.key == *b"options" && options.ours)
     });
     let stream_options = known.stream_options.map(|m| m.value.clone());
-    let first_member = members.first_member;
+    // No body has 4 GiB: its bound is 1 GiB at most.
+    let first_member = u32::try_from(members.first_member).unwrap_or(u32::MAX);
     Ok(Call {
         dialect,
         operation,
@@ -180,6 +183,7 @@ pub fn parse(
         client_id,
         reject_if_busy: options.reject_if_busy,
         content_type: None,
+        tensors: None,
         files: members.files(),
         lora: members.last("lora"),
         model_value,

@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
+use super::tensor_request::TensorRequest;
+
 /// API that the client speaks: decides the shape of responses and errors. Names, paths and shapes are in
 /// the row of [`DIALECTS`](super::dialects::DIALECTS) at the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +25,8 @@ pub enum ApiDialect {
     Anthropic,
     /// `/v1/predictions`, `/v1/trainings` and the catalogue around them.
     Replicate,
+    /// `/v2/*` of the Open Inference Protocol.
+    OpenInference,
 }
 
 /// Operation that the client requests.
@@ -36,6 +40,8 @@ pub enum Operation {
     Embeddings,
     /// Workers AI `run`: the meaning depends on the model's task.
     Run,
+    /// Tensors of the Open Inference Protocol, whatever the model's task.
+    Infer,
 }
 
 /// Replacement of a range of the body.
@@ -78,6 +84,8 @@ pub struct Call {
     pub reject_if_busy: bool,
     /// Content type of a body that is not JSON: the image or the sound itself.
     pub content_type: Option<Arc<str>>,
+    /// Parts of an inference request of tensors.
+    pub tensors: Option<Box<TensorRequest>>,
     /// Ranges of the top-level members that are images or sounds.
     pub(crate) files: Vec<Range<usize>>,
     /// Range of the value of `lora` in `body`.
@@ -88,7 +96,7 @@ pub struct Call {
     pub(crate) stream_options: Option<Range<usize>>,
     /// Offset just after the body's opening brace, where a new member may be put. The member's text
     /// carries its own comma when the object is not empty.
-    pub(crate) first_member: usize,
+    pub(crate) first_member: u32,
     /// The object has no members at all.
     pub(crate) is_empty: bool,
     /// Edits for every backend: removal of extension fields.
@@ -119,6 +127,7 @@ impl Call {
             client_id: None,
             reject_if_busy: false,
             content_type: Some(content_type),
+            tensors: None,
             files: Vec::new(),
             lora: None,
             model_value: None,
@@ -221,8 +230,9 @@ impl Call {
     /// Returns the edit that puts `member` first. At most one per body without members.
     fn insert(&self, member: &[u8]) -> RangeEdit {
         let comma: &[u8] = if self.is_empty { b"" } else { b"," };
+        let at = self.first_member as usize;
         RangeEdit {
-            range: self.first_member..self.first_member,
+            range: at..at,
             text: [member, comma].concat(),
         }
     }

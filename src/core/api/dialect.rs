@@ -25,6 +25,10 @@ pub struct RequestBody<'a> {
     pub task: Option<Task>,
     /// `Content-Type` of the request.
     pub content_type: Option<&'a str>,
+    /// Path of the request, with its query.
+    pub path: &'a str,
+    /// `Inference-Header-Content-Length`: bytes of JSON before tensors in binary.
+    pub json_bytes: Option<&'a str>,
     /// The body.
     pub body: Bytes,
 }

@@ -6,6 +6,7 @@
 use super::anthropic::Anthropic;
 use super::call::ApiDialect;
 use super::dialect::Dialect;
+use super::open_inference::OpenInference;
 use super::openai::OpenAi;
 use super::openapi;
 use super::replicate::Replicate;
@@ -14,7 +15,8 @@ use super::workers_ai::WorkersAi;
 
 /// Every dialect, at the index of its [`ApiDialect`]. The last one that claims a path has it, so that a
 /// dialect may have paths below those of an earlier one.
-pub static DIALECTS: [&dyn Dialect; 4] = [&OpenAi, &WorkersAi, &Anthropic, &Replicate];
+pub static DIALECTS: [&dyn Dialect; 5] =
+    [&OpenAi, &WorkersAi, &Anthropic, &Replicate, &OpenInference];
 
 impl ApiDialect {
     /// Returns the row of the dialect.
@@ -121,7 +123,7 @@ mod tests {
 
     #[test]
     fn an_unknown_path_still_has_a_dialect() {
-        assert_eq!(route("POST", "/v2/x").dialect, ApiDialect::OpenAi);
+        assert_eq!(route("POST", "/v3/x").dialect, ApiDialect::OpenAi);
         assert_eq!(
             route("GET", "/client/v4/accounts/acme/ai/run/m").dialect,
             ApiDialect::WorkersAi
@@ -143,6 +145,8 @@ mod tests {
             ("/v1/messages", ApiDialect::Anthropic),
             ("/v1/messages/batches", ApiDialect::Anthropic),
             ("/v1/messagesx", ApiDialect::OpenAi),
+            ("/v2/x", ApiDialect::OpenInference),
+            ("/v2x", ApiDialect::OpenAi),
         ] {
             let found = route("GET", path);
             assert_eq!(

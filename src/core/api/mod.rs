@@ -11,6 +11,7 @@ pub mod dialect;
 pub mod dialects;
 mod json;
 pub mod json_text;
+pub mod open_inference;
 pub mod openai;
 pub mod openapi;
 pub mod origin;
@@ -21,6 +22,7 @@ pub mod replicate;
 pub mod route;
 pub mod scan;
 pub mod sse;
+mod tensor_request;
 pub mod workers_ai;
 
 pub use workers_ai::catalog;

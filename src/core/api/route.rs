@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use percent_encoding::percent_decode_str;
 
 use super::call::{ApiDialect, Operation};
+use super::open_inference::OpenInferenceRoute;
 use super::replicate::ReplicateRoute;
 use crate::Refusal;
 
@@ -25,7 +26,8 @@ pub struct Route<'a> {
 /// Resource or operation of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteTarget<'a> {
-    /// An inference; the model is named in the body, or in the path for [`Operation::Run`].
+    /// An inference; the model is named in the body, or in the path for [`Operation::Run`] and
+    /// [`Operation::Infer`].
     Call(Operation, Option<Cow<'a, str>>),
     /// The list of models this key may use.
     Models,
@@ -39,6 +41,8 @@ pub enum RouteTarget<'a> {
     Replicate(Box<ReplicateRoute>),
     /// The document that describes all routes.
     Description,
+    /// A route of the Open Inference Protocol beside inference.
+    OpenInference(Box<OpenInferenceRoute>),
     /// A part of the API that this gateway does not serve.
     Refused(Refusal),
     /// No route of this gateway.

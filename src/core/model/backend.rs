@@ -19,13 +19,15 @@ pub struct BackendName(Arc<str>);
 pub enum Payload {
     /// The backend's protocol: the backend builds the payload and reads the response.
     Protocol,
-    /// The model's task: its payload is posted as it is.
+    /// The model's task: its payload is posted as it is, or in the backend's form.
     Task,
 }
 
 impl BackendName {
     /// Any HTTP server, shaped by the task.
     pub const HTTP: &str = "http";
+    /// Triton and other servers of the Open Inference Protocol.
+    pub const TRITON: &str = "triton";
 
     /// Returns the name.
     pub fn as_str(&self) -> &str {
@@ -35,7 +37,7 @@ impl BackendName {
     /// Returns the origin of the payload.
     pub fn payload(&self) -> Payload {
         match &*self.0 {
-            BackendName::HTTP => Payload::Task,
+            BackendName::HTTP | BackendName::TRITON => Payload::Task,
             _ => Payload::Protocol,
         }
     }

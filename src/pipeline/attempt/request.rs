@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use infergate_core::Refusal;
 use infergate_core::api::Call;
-use infergate_core::model::{Payload, Task};
+use infergate_core::api::open_inference::JSON_BYTES_HEADER;
+use infergate_core::model::Task;
 use infergate_core::routing::PathOwner;
 use infergate_core::trace_context::TRACEPARENT;
 
@@ -53,6 +54,14 @@ impl ModelRequest {
         let content_type = encoded.content_type.as_deref().unwrap_or(JSON);
         let own = [("content-type", content_type), ("x-request-id", request_id)];
         let headers = passed.with_lines(&own);
+        let json_bytes = prepared.call.tensors.as_ref().and_then(|it| it.json_bytes);
+        let headers = match json_bytes {
+            Some(bytes) => {
+                let bytes = bytes.to_string();
+                headers.with_lines(&[(JSON_BYTES_HEADER, bytes.as_str())])
+            }
+            None => headers,
+        };
         Ok(ModelRequest {
             prepared,
             headers,
@@ -122,7 +131,11 @@ impl ModelRequest {
     /// Returns the owner of the request's path.
     pub fn path_owner(&self, model: &ModelRuntime) -> PathOwner {
         let spec = &model.spec;
-        let is_plain = spec.backend.payload() == Payload::Task || spec.task == Task::DumbPipe;
+        let is_plain = match &self.prepared.call.tensors {
+            // The version is the client's word.
+            Some(tensors) => tensors.version.is_some(),
+            None => model.backend.uses_task_path() || spec.task == Task::DumbPipe,
+        };
         match is_plain || self.prepared.path.is_some() {
             true => PathOwner::Operator,
             false => PathOwner::Gateway,

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::api::{Call, Operation};
-use infergate_core::model::{Payload, Task};
+use infergate_core::model::{BackendName, Payload, Task};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::server_metrics::ServerMetrics;
 use crate::upstream::response::{ResponseDecoder, ResponseTransformer};
@@ -31,12 +32,39 @@ pub struct UpstreamRequest {
 /// Health check of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
-    /// `GET` this path under the endpoint's base URL.
+    /// `GET` this path under the endpoint's base URL; `{model}` in it is the model's name there.
     pub path: &'static str,
     /// Returns true when status and body of the response say that the server can serve.
     pub is_healthy: fn(status: u16, body: &[u8]) -> bool,
     /// Page of metrics that is read beside the check, where the server has one.
     pub metrics: Option<MetricsPage>,
+}
+
+impl Probe {
+    /// Path of the check of a server that calls the model `backend_model`.
+    pub fn path_of(&self, backend_model: &str) -> Cow<'static, str> {
+        match self.path.split_once(MODEL) {
+            Some((before, after)) => {
+                format!("{before}{}{after}", path_segment(backend_model)).into()
+            }
+            None => self.path.into(),
+        }
+    }
+}
+
+/// Place of the model's name in the path of a health check.
+const MODEL: &str = "{model}";
+
+/// Characters of a name that stand in a path as they are.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// A name as a segment of a path.
+pub fn path_segment(name: &str) -> String {
+    utf8_percent_encode(name, PLAIN).to_string()
 }
 
 /// Page of metrics in the Prometheus text format.
@@ -98,6 +126,16 @@ impl Backend {
     pub fn uses_task_payload(&self) -> bool {
         self.payload == Payload::Task
     }
+
+    /// Returns true when the server takes tensors of the Open Inference Protocol.
+    pub fn takes_tensors(&self) -> bool {
+        self.name == BackendName::TRITON
+    }
+
+    /// Returns true when the task's payload goes to the path that the task names: the server has none of its own.
+    pub fn uses_task_path(&self) -> bool {
+        self.uses_task_payload() && self.paths.is_empty()
+    }
 }
 
 /// A call together with what it means for the model's task.
@@ -129,6 +167,7 @@ impl BackendOperation {
             }
             (Operation::Embeddings, _) => Err(wrong_model(call, "does not make embeddings")),
             (Operation::Run, _) => Err(wrong_model(call, "cannot be run here")),
+            (Operation::Infer, _) => Err(wrong_model(call, NO_TENSORS)),
         }
     }
 
@@ -161,6 +200,9 @@ impl BackendOperation {
         }
     }
 }
+
+/// Reason why a server that is none of the Open Inference Protocol takes no tensors.
+pub(super) const NO_TENSORS: &str = "does not take tensors: its server is none of backend `triton`";
 
 /// Checks that a model with this task can serve the call by a protocol of text and embeddings.
 pub(super) fn accepts(call: &Call, task: Task) -> Result<(), Refusal> {

@@ -10,7 +10,7 @@ use infergate_core::api::{Call, Operation};
 use infergate_core::model::{BackendName, Payload, Task};
 use infergate_core::task::backend_path;
 
-use super::descriptor::{Backend, Probe, UpstreamRequest};
+use super::descriptor::{Backend, NO_TENSORS, Probe, UpstreamRequest, wrong_model};
 use crate::upstream::response::{Opaque, ResponseDecoder, TaskResult};
 
 /// The row of plain HTTP servers.
@@ -33,6 +33,7 @@ pub(super) static HTTP: Backend = Backend {
 fn accepts(call: &Call, _task: Task) -> Result<(), Refusal> {
     match call.operation {
         Operation::Run => Ok(()),
+        Operation::Infer => Err(wrong_model(call, NO_TENSORS)),
         Operation::Chat | Operation::Completions | Operation::Embeddings => {
             Err(Refusal::BadRequest {
                 pointer: "/model".into(),

@@ -265,7 +265,7 @@ fn a_server_is_healthy_when_its_probe_path_answers_200() {
                 && !(probe.is_healthy)(401, b"")
         );
     }
-    assert!(backend("triton").is_none());
+    assert!(backend("cog").is_none());
 }
 
 #[test]

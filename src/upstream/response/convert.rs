@@ -5,6 +5,7 @@
 
 use bytes::BytesMut;
 use infergate_core::api::Call;
+use infergate_core::api::open_inference::ReportedCosts;
 use infergate_core::api::sse::{self, EventSplitter};
 use infergate_core::api::workers_ai::{
     self, EmbeddingsResult, RequestedToolCall, write_delta, write_embeddings, write_final_delta,
@@ -19,6 +20,7 @@ use super::decoder::{
     end_of_events, expects_events, json_value, without_bom,
 };
 use super::error::ResponseError;
+use super::reported_metrics::usage_of_costs;
 use super::stats::{ResponseStats, StreamEnd};
 
 /// Tool calls of one answer; models ask for a handful, OpenAI allows 128 tools.
@@ -57,6 +59,8 @@ pub(in crate::upstream) struct Delta<'a> {
     pub(in crate::upstream) tool_calls: Vec<ToolFragment>,
     /// Usage so far.
     pub(in crate::upstream) usage: Option<Usage>,
+    /// Costs of this event.
+    pub(in crate::upstream) costs: ReportedCosts,
     /// The text has come to its end.
     pub(in crate::upstream) finished: bool,
     /// The stream ends with this event, without an end mark.
@@ -173,11 +177,13 @@ fn convert(
             tool_calls.add(fragment)?;
         }
         seen.report(piece.usage);
+        seen.costs.add_all(&piece.costs);
         seen.choice(0, piece.finished);
         last = piece.last;
     }
     if last {
-        let usage = seen.usage.map(Usage::to_openai);
+        let usage = Usage::join(seen.usage, usage_of_costs(&seen.costs));
+        let usage = usage.map(Usage::to_openai);
         write_final_delta(&tool_calls.calls, usage.as_deref(), out);
         seen.end = StreamEnd::Complete;
     }

@@ -42,6 +42,8 @@ pub enum BodyMode {
     Events,
     /// At the end, as one result.
     Collected,
+    /// Piece by piece, without some tensors.
+    Tensors,
 }
 
 /// Decision of a decoder on a body, from the head of the response.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! transformer (one response, for the pipeline)   decoder (the trait of the protocols)
-//! passthrough, convert, posted (decoders)        openai (its JSON)   body_kind, model_name, client_error
+//! passthrough, convert, posted, tensors (decoders)   openai (its JSON)   body_kind, model_name, client_error
 //! chat_form (a completion as a chat response)
 //! event_template, event_text (events that are not parsed)
 //! task_transform (the model's task)              stats, output_sample, reported_metrics (what it cost)
@@ -27,6 +27,7 @@ mod posted;
 mod reported_metrics;
 mod stats;
 mod task_transform;
+mod tensors;
 #[cfg(test)]
 mod tests;
 mod transformer;
@@ -38,4 +39,5 @@ pub(super) use openai::{OPENAI_EMBEDDINGS, OPENAI_TEXT};
 pub(super) use passthrough::Passthrough;
 pub(super) use posted::{Opaque, TaskResult};
 pub use reported_metrics::ReportedMetrics;
+pub(super) use tensors::{TensorAnswer, TensorResult};
 pub use transformer::ResponseTransformer;

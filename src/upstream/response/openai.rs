@@ -5,6 +5,7 @@
 
 use bytes::BytesMut;
 use infergate_core::Refusal;
+use infergate_core::api::open_inference::ReportedCosts;
 use infergate_core::api::workers_ai::{RequestedToolCall, TextResult, write_text};
 use infergate_core::billing::Usage;
 use serde::Deserialize;
@@ -359,6 +360,7 @@ fn text_event(data: &[u8]) -> Result<Delta<'_>, ResponseError> {
         reasoning,
         tool_calls,
         usage,
+        costs: ReportedCosts::default(),
         last: false,
     })
 }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use infergate_core::api::open_inference::ReportedCosts;
 use infergate_core::billing::{CHARGE_MAX_DEFAULT, NEURONS, QUANTITY_MAX, Usage, cost_headers};
 use infergate_core::model::MetricMode;
 
@@ -20,6 +21,41 @@ pub struct ReportedMetrics {
     pub neurons: Option<f64>,
     /// `cf-ai-cost-metric-name-N` and its value, in the order of N.
     pub metrics: Vec<(String, f64)>,
+}
+
+/// Token counts among costs; none where neither side is reported as a whole number.
+pub(super) fn usage_of_costs(costs: &ReportedCosts) -> Option<Usage> {
+    let tokens = |metric| {
+        let sum = costs.get(metric)?;
+        (sum.fract() == 0.0).then_some(sum as u64)
+    };
+    let (input, output) = (tokens("input_tokens"), tokens("output_tokens"));
+    input.or(output)?;
+    Some(Usage {
+        input_tokens: input.unwrap_or(0),
+        output_tokens: output.unwrap_or(0),
+        cached_tokens: tokens("cached_tokens"),
+        reasoning_tokens: tokens("reasoning_tokens"),
+    })
+}
+
+/// Costs that are neither the server's own price nor among the token counts.
+pub(super) fn other_costs(costs: &ReportedCosts) -> impl Iterator<Item = (String, f64)> {
+    let has_usage = usage_of_costs(costs).is_some();
+    let others = costs.iter().filter(move |(metric, sum)| {
+        let is_token = matches!(
+            metric.as_str(),
+            "input_tokens" | "output_tokens" | "cached_tokens" | "reasoning_tokens"
+        );
+        metric != NEURONS && !(has_usage && is_token && sum.fract() == 0.0)
+    });
+    others.cloned()
+}
+
+/// Price that is among costs.
+pub(super) fn price_in_costs(costs: &ReportedCosts) -> Option<f64> {
+    let neurons = costs.get(NEURONS)?;
+    (neurons <= CHARGE_MAX_DEFAULT as f64).then_some(neurons)
 }
 
 /// The metrics that are reported on streams as what came since the report before.

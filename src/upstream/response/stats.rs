@@ -2,6 +2,7 @@
 //!
 //! Counts and, where an estimate needs one, a bounded sample; no dialect is read here.
 
+use infergate_core::api::open_inference::ReportedCosts;
 use infergate_core::billing::{TextCount, Usage};
 use serde_json::value::RawValue;
 
@@ -14,6 +15,10 @@ use super::reported_metrics::MetricModes;
 pub struct ResponseStats {
     /// Tokens that the backend has reported so far.
     pub(super) usage: Option<Usage>,
+    /// Costs that the backend has reported in tensors so far.
+    pub(super) costs: ReportedCosts,
+    /// Bytes of JSON before the tensors of the client's answer.
+    pub(super) tensor_json_bytes: Option<usize>,
     pub(super) modes: MetricModes,
     pub(super) token: bool,
     /// All text generated on a stream.

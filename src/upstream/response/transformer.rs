@@ -26,7 +26,9 @@ use super::decoder::{
 use super::error::ResponseError;
 use super::model_name::ModelNameRewriter;
 use super::output_sample::OutputSample;
-use super::reported_metrics::{self, MetricModes, ReportedMetrics};
+use super::reported_metrics::{
+    self, MetricModes, ReportedMetrics, other_costs, price_in_costs, usage_of_costs,
+};
 use super::stats::{ResponseStats, StreamEnd};
 use super::task_transform::TaskTransform;
 use crate::plugin::TaskSession;
@@ -164,7 +166,7 @@ impl ResponseTransformer {
     pub fn content_type<'h>(&self, upstream: Option<&'h [u8]>) -> &'h [u8] {
         match upstream.filter(|_| self.body.keeps_content_type) {
             Some(own) => own,
-            None if self.body.mode == BodyMode::Bytes => UNNAMED,
+            None if matches!(self.body.mode, BodyMode::Bytes | BodyMode::Tensors) => UNNAMED,
             None if self.is_stream() => EVENT_STREAM,
             None => JSON,
         }
@@ -195,7 +197,7 @@ impl ResponseTransformer {
         match self.body.mode {
             BodyMode::Json { is_unchanged } => is_unchanged,
             BodyMode::Bytes => true,
-            BodyMode::Events | BodyMode::Collected => false,
+            BodyMode::Events | BodyMode::Collected | BodyMode::Tensors => false,
         }
     }
 
@@ -362,17 +364,29 @@ impl ResponseTransformer {
         }
     }
 
+    /// Bytes of JSON before the tensors of the client's answer, once they are known; none of any other answer.
+    pub fn tensor_json_bytes(&self) -> Option<usize> {
+        self.stats.tensor_json_bytes
+    }
+
     /// Tokens the backend has reported so far.
     pub fn usage(&self) -> Option<Usage> {
-        self.stats.usage
+        match self.stats.costs.is_empty() {
+            true => self.stats.usage,
+            false => Usage::join(self.stats.usage, usage_of_costs(&self.stats.costs)),
+        }
     }
 
     /// All that the backend has reported so far.
     pub fn reported_metrics(&self) -> ReportedMetrics {
+        let mut metrics = self.metrics.clone();
+        if !self.stats.costs.is_empty() {
+            metrics.extend(other_costs(&self.stats.costs));
+        }
         ReportedMetrics {
             usage: self.usage(),
-            neurons: self.neurons,
-            metrics: self.metrics.clone(),
+            neurons: self.neurons.or(price_in_costs(&self.stats.costs)),
+            metrics,
         }
     }
 

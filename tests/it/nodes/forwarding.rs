@@ -1,8 +1,10 @@
 //! A request that another node serves is answered, told and billed as if it had been served here.
 
+use infergate::simulate::{self, Dialect};
 use serde_json::{Value, json};
 
-use super::{edge_before, member, serving, wait_until_serving_known};
+use super::{SERVING_NOTHING, edge_before, member, serving, wait_until_serving_known};
+
 use crate::support::{
     Cluster, Node, ScriptedServer, SimulatedServer, TestResponse, accounts, chat, endpoint,
     eventually, model,
@@ -53,6 +55,38 @@ async fn a_node_without_servers_serves_through_another_and_the_event_is_told_onc
     assert_eq!(reported_twice, "");
     let forwards = r#"infergate_forwards_total{model="m",result="answered"}"#;
     assert_eq!(edge.metric(forwards).await, Some(2.0));
+}
+
+#[tokio::test]
+async fn tensors_in_binary_pass_through_another_node() {
+    let server = SimulatedServer::start(simulate::Config {
+        dialect: Dialect::Triton,
+        ..simulate::Config::instant()
+    })
+    .await;
+    let triton = |rest: &str| rest.replace("backend: openai", "backend: triton");
+    let edge = member("edge", "fra", &triton(SERVING_NOTHING));
+    let gpu = member("gpu0", "ams", &triton(&serving(&[&server], 2)));
+    let fleet = Cluster::start(&[edge, gpu]).await;
+    wait_until_serving_known(&fleet.nodes[0], "gpu0").await;
+    let json = json!({
+        "inputs": [{ "name": "INPUT0", "shape": [1], "datatype": "FP32", "parameters": { "binary_data_size": 4 } }],
+        "outputs": [{ "name": "OUTPUT0", "parameters": { "binary_data": true } }],
+    })
+    .to_string();
+    let tensor = [0_u8, 0x80, 0xff, 0x42];
+    let head = format!(
+        "POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nInference-Header-Content-Length: {}\r\n\
+         Content-Length: {}\r\n\r\n{json}",
+        json.len(),
+        json.len() + tensor.len()
+    );
+    let mut client = fleet.nodes[0].client().await;
+    client.send([head.as_bytes(), &tensor].concat()).await;
+    let answer = client.response().await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let length = answer.header("inference-header-content-length").unwrap();
+    assert_eq!(&answer.body[length.parse().unwrap()..], tensor);
 }
 
 #[tokio::test]

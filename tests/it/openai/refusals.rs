@@ -80,7 +80,7 @@ async fn every_refusal_has_its_status_type_and_code() {
     assert_refused(&refused, 404, "invalid_request_error", "model_not_found");
     for path in [
         "/v1/chat",
-        "/v2/chat/completions",
+        "/v3/chat/completions",
         "/",
         "/v1/models/",
         "//v1/chat/completions",

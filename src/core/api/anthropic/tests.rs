@@ -570,6 +570,8 @@ fn the_input_of_a_tool_is_nested_no_deeper_than_a_body() {
         path_model: None,
         task: None,
         content_type: None,
+        path: "",
+        json_bytes: None,
         body: body.into(),
     };
     let refused = Anthropic.parse(request);

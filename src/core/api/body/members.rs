@@ -79,16 +79,16 @@ fn is_too_deep(body: &[u8]) -> bool {
 }
 
 /// A top-level member: its key in UTF-8, and the range of its value.
-pub(super) struct BodyMember<'a> {
-    pub(super) key: Cow<'a, [u8]>,
-    pub(super) value: Range<usize>,
+pub(in crate::api) struct BodyMember<'a> {
+    pub(in crate::api) key: Cow<'a, [u8]>,
+    pub(in crate::api) value: Range<usize>,
 }
 
 /// Top-level members in their order.
-pub(super) struct BodyMembers<'a> {
+pub(in crate::api) struct BodyMembers<'a> {
     pub(super) list: Vec<BodyMember<'a>>,
     /// Offset at which a member may be inserted: behind the opening brace.
-    pub(super) first_member: usize,
+    pub(in crate::api) first_member: usize,
     body: &'a [u8],
 }
 
@@ -97,7 +97,7 @@ impl<'a> BodyMembers<'a> {
     ///
     /// # Errors
     /// The form of the body.
-    pub(super) fn read(body: &'a [u8]) -> Result<BodyMembers<'a>, Refusal> {
+    pub(in crate::api) fn read(body: &'a [u8]) -> Result<BodyMembers<'a>, Refusal> {
         match BodyMembers::read_once(body) {
             Some(members) => Ok(members),
             None => BodyMembers::read_by_serde(body),
@@ -152,7 +152,7 @@ impl<'a> BodyMembers<'a> {
     }
 
     /// Returns the members of these names, which may each stand once and in one spelling.
-    pub(super) fn unique<const N: usize>(
+    pub(in crate::api) fn unique<const N: usize>(
         &self,
         names: [&str; N],
     ) -> Result<[Option<&BodyMember<'a>>; N], Refusal> {
@@ -211,7 +211,7 @@ impl<'a> BodyMembers<'a> {
 
     /// The edits that take the named members out, and how many members stay. A run of members
     /// leaves together with one neighbouring comma.
-    pub(super) fn strip_edits(
+    pub(in crate::api) fn strip_edits(
         &self,
         gone: impl Fn(&BodyMember<'a>) -> bool,
     ) -> (Vec<RangeEdit>, usize) {

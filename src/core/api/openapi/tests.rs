@@ -74,6 +74,37 @@ fn arms(source: &str) -> Vec<(String, ArmPattern)> {
     found
 }
 
+/// Routes of the Open Inference Protocol: texts of match arms, and the pages of a model and of its versions.
+fn open_inference_routes(source: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for part in source.split("(\"").skip(1) {
+        let (method, rest) = part.split_once('"').unwrap();
+        if let Some(text) = rest.strip_prefix(", \"") {
+            let text = text.split('"').next().unwrap();
+            let path = format!("/v2/{text}").trim_end_matches('/').to_owned();
+            found.push((method.to_owned(), path));
+        }
+    }
+    let page = "Some((named, \"";
+    let pages = source.match_indices(page).map(|(at, _)| {
+        let method = source[..at].rsplit('"').nth(1).unwrap();
+        let name = source[at + page.len()..].split('"').next().unwrap();
+        (method, format!("/{name}"))
+    });
+    let pages: Vec<_> = pages.chain([("GET", String::new())]).collect();
+    assert_eq!(pages.len(), 5, "has the form of routes changed? {pages:?}");
+    for model in [
+        "/v2/models/{model}",
+        "/v2/models/{model}/versions/{version}",
+    ] {
+        let of_model = pages
+            .iter()
+            .map(|(method, page)| ((*method).to_owned(), format!("{model}{page}")));
+        found.extend(of_model);
+    }
+    found
+}
+
 fn routes() -> BTreeSet<(String, String)> {
     let mut routes = BTreeSet::new();
     let mut add = |method: &str, path: String| routes.insert((method.to_owned(), path));
@@ -116,6 +147,9 @@ fn routes() -> BTreeSet<(String, String)> {
         for jobs in ["predictions", "trainings"] {
             add(&method, path.replace("{segment}", jobs));
         }
+    }
+    for (method, rest) in open_inference_routes(include_str!("../open_inference/routes.rs")) {
+        add(&method, rest);
     }
     add("GET", PATH.to_owned());
     routes

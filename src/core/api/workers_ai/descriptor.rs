@@ -33,6 +33,7 @@ impl Dialect for WorkersAi {
             task,
             content_type,
             body,
+            ..
         } = request;
         // A model that does not exist is refused when it is looked up.
         if let (Some(task), Some(model)) = (task, &path_model)

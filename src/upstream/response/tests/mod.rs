@@ -15,6 +15,7 @@ mod pass;
 mod posted;
 mod reference;
 mod run;
+mod tensors;
 
 fn chat(members: &str) -> Call {
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}}]{members}}}"#);
