@@ -268,6 +268,7 @@ impl<'a> Evictions<'a> {
         let mut best: Option<(f64, usize, u64, usize)> = None;
         let mut reason = WaitReason::NoDevice;
         let is_dear_everywhere = self.is_dear_everywhere(&model.placement);
+        debug_assert!(!is_dear_everywhere || self.is_dear_in_each(&model.placement));
         if is_dear_everywhere {
             reason = WaitReason::DebtBelowCost;
         }
@@ -394,6 +395,14 @@ impl<'a> Evictions<'a> {
         placement.fits_in(best.idle_room_mib)
             && !self.may_end_turn(best.load_min)
             && self.is_too_dear(missing_mib, best.rank_min, best.cost_of_rate_min)
+    }
+
+    /// Returns the same by a look at each device.
+    fn is_dear_in_each(&self, placement: &PlacementRequest) -> bool {
+        let rooms = 0..self.of_room.len();
+        let reasons = rooms.map(|room| self.refusal_in(room, placement));
+        let reasons: Option<Vec<WaitReason>> = reasons.collect();
+        reasons.and_then(|them| them.into_iter().max()) == Some(WaitReason::DebtBelowCost)
     }
 
     /// Returns why a search on one device finds nothing, where the sums show that.

@@ -47,7 +47,7 @@ impl PoolDevice {
 }
 
 /// Use of a device by slots.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct DeviceUse {
     leased_mib: u64,
     /// Memory that is kept for loads whose victims have not ended.
@@ -61,7 +61,7 @@ struct DeviceUse {
 }
 
 /// Uses of the devices by slots, of the moment at which the models had changed so many times.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct KeptUses {
     changes: Option<u64>,
     uses: Vec<DeviceUse>,
@@ -131,6 +131,14 @@ impl ModelPool {
     pub(super) fn keep_uses(&mut self) {
         if self.uses.changes != Some(self.models.changes()) {
             self.uses = self.device_uses();
+        }
+    }
+
+    /// Asserts that uses which are kept are those of now.
+    #[cfg(test)]
+    pub(super) fn check_uses(&self) {
+        if self.uses.changes == Some(self.models.changes()) {
+            assert_eq!(self.uses, self.device_uses(), "uses of the devices");
         }
     }
 

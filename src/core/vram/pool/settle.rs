@@ -364,6 +364,7 @@ impl ModelPool {
     #[cfg(test)]
     pub(super) fn check_lists(&self, now: Millis) {
         self.models.check();
+        self.check_uses();
         let rooms = self.rooms(None, DeviceScope::Every);
         for (id, model) in self.models.iter() {
             let fits = self.devices.is_none() || could_hold(&model.need(), &rooms);
