@@ -163,6 +163,8 @@ pub(super) struct Evictions<'a> {
     rooms: &'a [DeviceRoom],
     now: Millis,
     places: Vec<Place>,
+    /// Turn of each resident against models that come before those which are searched for now.
+    reserved: Vec<Millis>,
     of_room: Vec<Summary>,
     of_all: Summary,
     best: BestFigures,
@@ -184,6 +186,7 @@ impl<'a> Evictions<'a> {
             rooms,
             now,
             places: Vec::with_capacity(residents.len()),
+            reserved: Vec::new(),
             of_room: rooms.iter().map(Summary::of).collect(),
             of_all: Summary::NONE,
             best: BestFigures::NONE,
@@ -307,6 +310,23 @@ impl<'a> Evictions<'a> {
                 .map_err(|other| reason.max(other));
         }
         Err(reason)
+    }
+
+    /// Reserves the end of turns for a model that waits for it: models behind it, for which turns are shorter, would have the
+    /// memory each time before it is due. Turns of more urgent residents are not prolonged.
+    pub fn reserve(&mut self, model: &ColdModel) {
+        let waited = self.now.since(model.unserved_since);
+        self.reserved.resize(self.residents.len(), Millis::ZERO);
+        for place in &self.places {
+            let resident = &self.residents[place.resident];
+            let turn = self.turn(model, resident.load, resident.priority);
+            let empty_mib = self.of_room[place.room].empty_mib;
+            let is_for_it = model.placement.can_spread() || model.placement.fits_in(empty_mib);
+            let is_urgent = resident.priority < model.priority;
+            if resident.is_busy && is_for_it && !is_urgent && waited >= turn {
+                self.reserved[place.resident] = self.reserved[place.resident].max(turn);
+            }
+        }
     }
 
     /// Leaves the victims on one device in `candidates`; returns their cost and the room left over.
@@ -481,6 +501,8 @@ impl<'a> Evictions<'a> {
             let ready_for = self.now.since(resident.ready_since);
             let is_spared = model.spares_urgent && priority < model.priority;
             let is_over = terms.waited >= turn && ready_for >= turn;
+            let reserved = self.reserved.get(place.resident);
+            let is_over = is_over && reserved.is_none_or(|turn| ready_for >= *turn);
             let ends_turn = terms.may_end_turn && is_over && !is_spared;
             if ends_turn {
                 place.rank = 0.0;

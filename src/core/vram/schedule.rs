@@ -145,7 +145,12 @@ impl SwapRule {
             let cost_max = cold[model].debt / f64::from(self.patience);
             match evictions.cheapest(&cold[model], cost_max) {
                 Ok(eviction) => step = self.swap(model, eviction),
-                Err(reason) => waiting.push((model, reason)),
+                Err(reason) => {
+                    if reason == WaitReason::TurnNotOver {
+                        evictions.reserve(&cold[model]);
+                    }
+                    waiting.push((model, reason));
+                }
             }
         }
         SwapDecision { step, waiting }
