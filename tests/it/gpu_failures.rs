@@ -1,6 +1,10 @@
 //! Failures of managed models and of what is around them, by the table of the design; real processes on simulated cards.
+//!
+//! Not those that have a file of their own. Drivers and lost cards are in `gpu_nvml.rs`, growing memory in `gpu_memory.rs`.
+//! Stolen ports are in `gpu_ports.rs`, ends of keepers in `gpu_processes.rs`, other holders in `gpu_claims.rs` and `leases.rs`.
 
-use std::path::Path;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -8,8 +12,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::support::gpu_host::{
-    CARD_MIB, ask_as, becomes, gpu, host, ledger, ledger_path, model, post_admin, serve, signal,
-    slot,
+    CARD_MIB, ask_as, becomes, gpu, host, host_with, ledger, ledger_path, model, order, post_admin,
+    serve, signal, slot,
 };
 use crate::support::{Node, chat, eventually};
 
@@ -28,6 +32,58 @@ impl OtherProgram {
 }
 
 impl Drop for OtherProgram {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A program whose process ends by no signal once it is held, as one that hangs in a call of its driver.
+struct Holder {
+    program: PathBuf,
+    pid_file: PathBuf,
+}
+
+impl Holder {
+    fn build(dir: &Path) -> Holder {
+        let program = dir.join("held");
+        let built = Command::new("cc")
+            .args(["-O1", "-o"])
+            .arg(&program)
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/held.c"))
+            .status();
+        assert!(built.unwrap().success());
+        let pid_file = dir.join("held.pid");
+        Holder { program, pid_file }
+    }
+
+    /// A shell's words that start the process.
+    fn start(&self) -> String {
+        format!(
+            "{} wait {}",
+            self.program.display(),
+            self.pid_file.display()
+        )
+    }
+
+    /// Holds the process until the tracer is dropped.
+    fn hold(&self) -> Tracer {
+        let pid = std::fs::read_to_string(&self.pid_file).unwrap();
+        let mut command = Command::new(&self.program);
+        command.args(["trace", pid.trim()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut tracer = Tracer(command.spawn().unwrap());
+        let mut line = String::new();
+        let output = tracer.0.stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        assert_eq!(line, "traced\n");
+        tracer
+    }
+}
+
+struct Tracer(Child);
+
+impl Drop for Tracer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -83,15 +139,26 @@ async fn a_model_that_crashes_in_a_request_is_back_soon_and_others_serve_on() {
 }
 
 #[tokio::test]
-async fn a_crash_loop_ends_in_a_refusal_at_once_and_others_serve() {
+async fn a_crash_loop_ends_in_a_refusal_at_once_or_in_a_fallback_and_others_serve() {
     let dir = tempfile::tempdir().unwrap();
     let starts = dir.path().join("starts");
     let argv = format!("[sh, -c, \"echo x >> {}; exit 3\"]", starts.display());
-    let models_text = [command("m", 1000, &argv, ""), model("spare", 1000, "", "")];
+    let backed = command("backed", 1000, "[sh, -c, exit 3]", "");
+    let models_text = [
+        command("m", 1000, &argv, ""),
+        backed.replace("task:", "fallbacks: [spare], task:"),
+        model("spare", 1000, "", ""),
+    ];
     let node = Node::start(&host(dir.path(), &models_text)).await;
     serve(&node, "spare").await;
     let start = Instant::now();
+    let has_fallback = async || {
+        let answer = ask_as(&node, "", "backed").await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.header("x-infergate-model"), Some("spare"));
+    };
     eventually("the model is broken", async || {
+        has_fallback().await;
         // Demand goes on; no refusal ends a backoff.
         let refused = ask_as(&node, "x-infergate-timeout-ms: 500\r\n", "m").await;
         assert!(
@@ -118,6 +185,12 @@ async fn a_crash_loop_ends_in_a_refusal_at_once_and_others_serve() {
         "{:?}",
         asked.elapsed()
     );
+    eventually("the model with a fallback is broken", async || {
+        has_fallback().await;
+        (models(&node, "backed").await["broken"] == true).then_some(())
+    })
+    .await;
+    has_fallback().await;
     serve(&node, "spare").await;
 }
 
@@ -307,4 +380,107 @@ async fn clients_that_leave_during_a_load_get_no_permit_and_the_load_ends() {
     becomes(&node, "m", "ready").await;
     node.settles(0, 0).await;
     assert_eq!(slot(&node, "m").await["loads"], 1);
+}
+
+#[tokio::test]
+async fn a_process_that_is_stuck_in_its_driver_keeps_its_lease_and_its_device_takes_no_load() {
+    let dir = tempfile::tempdir().unwrap();
+    let holder = Holder::build(dir.path());
+    // The server has a worker, which is what hangs.
+    let argv = format!(
+        "[sh, -c, \"{} & exec {} simulate --address 127.0.0.1:{{port}} --ttft-ms 1 --tokens-per-sec 0\"]",
+        holder.start(),
+        env!("CARGO_BIN_EXE_infergate")
+    );
+    let models_text = [
+        command("m", 8000, &argv, ", stop_timeout_secs: 1"),
+        model("resident", 4000, "", ""),
+        model("late", 4000, "", ""),
+    ];
+    let node = Node::start(&host(dir.path(), &models_text)).await;
+    for name in ["m", "resident"] {
+        serve(&node, name).await;
+    }
+    let resident = becomes(&node, "resident", "ready").await;
+    let tracer = holder.hold();
+    order(&node, "m", "unload").await;
+    // 30 s after SIGKILL.
+    eventually("the alarm is in the log", async || {
+        let log = node.log();
+        log.contains("processes of a model cannot be ended")
+            .then_some(())
+    })
+    .await;
+    let stuck = becomes(&node, "m", "stuck").await;
+    assert_eq!(stuck["leases"][0]["mib"], 8000, "{stuck}");
+    let timeout = "x-infergate-timeout-ms: 1500\r\n";
+    for asked in ["late", "m"] {
+        let refused = ask_as(&node, timeout, asked).await;
+        assert!([408, 429].contains(&refused.status), "{}", refused.text());
+    }
+    assert_eq!(slot(&node, "late").await["state"], "cold");
+    assert_eq!(models(&node, "late").await["why_not_loaded"], "no_device");
+    serve(&node, "resident").await;
+    assert_eq!(slot(&node, "resident").await["pid"], resident["pid"]);
+    assert_eq!(
+        ledger(dir.path())["leases"].as_array().unwrap().len(),
+        2,
+        "the lease stays"
+    );
+    drop(tracer);
+    for asked in ["late", "m"] {
+        serve(&node, asked).await;
+    }
+    assert_eq!(slot(&node, "resident").await["pid"], resident["pid"]);
+}
+
+#[tokio::test]
+async fn a_reload_of_other_keys_in_a_load_a_drain_and_a_backoff_restarts_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let starts = dir.path().join("starts");
+    let argv = format!("[sh, -c, \"echo x >> {}; exit 3\"]", starts.display());
+    let loads = model("loads", 4000, "", "")
+        .replace("\"--ttft-ms\"", "\"--load-secs\", \"10\", \"--ttft-ms\"");
+    let models_text = [
+        loads,
+        model("drains", 4000, "", "").replace("\"0\"", "\"20\""),
+        command("fails", 4000, &argv, "").replace("task:", "pin: true, task:"),
+    ];
+    let parallel = "  load_parallel: { per_device: 4, per_host: 4 }\n";
+    let text = host_with(dir.path(), parallel, &models_text);
+    let node = Node::start(&text).await;
+    let count = || std::fs::read_to_string(&starts).map_or(0, |it| it.lines().count());
+    eventually("a backoff is near", async || (count() == 3).then_some(())).await;
+    let mut client = node.client().await;
+    let stream = ", \"stream\": true, \"max_tokens\": 300, \"ignore_eos\": true";
+    client
+        .post("", "/v1/chat/completions", &chat("drains", stream))
+        .await;
+    client.saw("data:").await;
+    order(&node, "drains", "unload").await;
+    let draining = becomes(&node, "drains", "draining").await;
+    // The fourth one lasts 8 s.
+    eventually("the backoff is long", async || (count() == 4).then_some(())).await;
+    order(&node, "loads", "load").await;
+    let loading = eventually("a process loads", async || {
+        let shown = slot(&node, "loads").await;
+        (shown["state"] == "loading" && shown["pid"].is_u64()).then_some(shown)
+    })
+    .await;
+    eventually("the backoff is shown", async || {
+        models(&node, "fails").await["backoff_ms"].as_u64()
+    })
+    .await;
+    let other = text.replace("models:", "timeouts: { ceiling_secs: 500 }\nmodels:");
+    assert_eq!(node.reload(&other).await.status, 200);
+    assert!(models(&node, "fails").await["backoff_ms"].is_u64());
+    assert_eq!(count(), 4, "the backoff goes on");
+    assert_eq!(slot(&node, "drains").await["pid"], draining["pid"]);
+    assert!(client.response().await.text().contains("[DONE]"));
+    becomes(&node, "drains", "cold").await;
+    let ready = becomes(&node, "loads", "ready").await;
+    assert_eq!(
+        (&ready["pid"], &ready["loads"]),
+        (&loading["pid"], &1.into())
+    );
 }

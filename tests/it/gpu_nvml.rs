@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::support::gpu_host::order;
 use crate::support::{Node, NvmlDouble, TestResponse, eventually};
 
 const CARD_MIB: u64 = 24_000;
@@ -243,6 +244,40 @@ async fn models_take_turns_where_the_driver_lists_no_processes() {
 #[tokio::test]
 async fn models_take_turns_where_figures_lag() {
     take_turns_with("lag 1500\n").await;
+}
+
+#[tokio::test]
+async fn memory_that_does_not_come_back_is_outside_and_the_next_load_goes_on_where_it_fits() {
+    let models = [
+        ("leaves", 12_000, 0),
+        ("small", 8000, 0),
+        ("large", 14_000, 0),
+    ];
+    let host = Host::start(1, "no_processes\n", &models).await;
+    host.serve("leaves").await;
+    // From here on the driver shows what this test says.
+    let shows = |used_mib: u64| {
+        let line = format!("gpu {CARD_MIB} {used_mib}\nno_processes\n");
+        host.driver.set(&line);
+    };
+    shows(12_000);
+    order(&host.node, "leaves", "unload").await;
+    host.becomes("leaves", "cold").await;
+    eventually("what was not given back is outside", async || {
+        let device = host.report().await["devices"][0].clone();
+        (device["outside_mib"] == 12_000 && device["leased_mib"] == 0).then_some(())
+    })
+    .await;
+    host.serve("small").await;
+    let small = host.becomes("small", "ready").await;
+    shows(20_000);
+    let refused = host.ask("large", 1500).await;
+    assert!([408, 429].contains(&refused.status), "{}", refused.text());
+    assert_eq!(host.slot("large").await["state"], "cold");
+    // It comes back after all.
+    shows(8000);
+    host.serve("large").await;
+    assert_eq!(host.slot("small").await["pid"], small["pid"]);
 }
 
 /// The slices of a card are its devices: none holds what the whole card would.

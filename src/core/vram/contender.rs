@@ -32,6 +32,13 @@ impl ColdModel {
         self.debt / self.load.0.max(1) as f64
     }
 
+    /// Returns whether no place is found for certain where no device has more free memory than this.
+    pub(super) fn is_beyond(&self, largest_mib: u64) -> bool {
+        self.growth.is_empty()
+            && !self.placement.can_spread()
+            && !self.placement.fits_in(largest_mib)
+    }
+
     /// Returns the shares to lease in the memory that is free, or `None` without room.
     pub(super) fn place(&self, rooms: &[DeviceRoom]) -> Option<Vec<DeviceShare>> {
         if self.growth.is_empty() {

@@ -4,14 +4,17 @@
 //! the waits of requests that a victim would have served until it is loaded again.
 
 mod growth;
+mod sums;
 
 use std::cmp::Ordering;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use sums::{BestFigures, Summary};
+
 use super::contender::{ColdModel, Resident};
-use super::fit::{DeviceRoom, DeviceShare, Placement, place};
+use super::fit::{DeviceRoom, DeviceShare, Placement, PlacementRequest, place};
 use crate::Millis;
 
 /// Greatest exponent of two by which a turn is longer against a less urgent model.
@@ -131,42 +134,14 @@ impl Candidate {
     }
 }
 
-/// Sums over residents, by which most searches end before they begin.
-#[derive(Clone, Debug, Default)]
-struct Summary {
-    /// Their places; those of one room stand in the order in which they leave.
-    places: Range<usize>,
-    /// Residents, protected ones included, and the sum of their load times in seconds.
-    count: usize,
+/// Terms of the model that is searched for, whatever the residents.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    waited: Millis,
+    load: Millis,
+    /// The same in seconds: a division for each device would be most of a search.
     load_secs: f64,
-    /// Request-seconds that an eviction costs at least for each arrival per second, however fast a model loads.
-    cost_of_rate_min: f64,
-    /// Memory of idle ones, and of busy ones.
-    idle_mib: u64,
-    busy_mib: u64,
-    /// Least load time, and least rank of the idle ones.
-    load_min: Option<Millis>,
-    rank_min: Option<f64>,
-}
-
-impl Summary {
-    fn add(&mut self, place: &Place, resident: &Resident<'_>) {
-        let load_min = self.load_min.unwrap_or(Millis::MAX);
-        self.load_min = Some(load_min.min(resident.load));
-        if resident.is_busy {
-            self.busy_mib += place.mib;
-        } else {
-            self.idle_mib += place.mib;
-            self.rank_min = Some(self.rank_min.unwrap_or(f64::MAX).min(place.rank));
-        }
-    }
-
-    /// Request-seconds that an eviction for a model costs for each arrival per second.
-    fn cost_of_rate(&self, load_secs: f64) -> f64 {
-        let mean_load = (self.load_secs + load_secs) / (self.count + 1) as f64;
-        // Requests of two mean loads, out and back, each waiting half of that time.
-        2.0 * mean_load * mean_load
-    }
+    cost_max: f64,
 }
 
 /// Terms on which residents leave for one model.
@@ -188,10 +163,12 @@ pub(super) struct Evictions<'a> {
     rooms: &'a [DeviceRoom],
     now: Millis,
     places: Vec<Place>,
+    /// Turn of each resident against models that come before those which are searched for now.
+    reserved: Vec<Millis>,
     of_room: Vec<Summary>,
     of_all: Summary,
-    /// Load time of the model that is searched for, seconds: a division for each device would be most of a search.
-    load_secs: f64,
+    best: BestFigures,
+    asked: Asked,
     /// Memory for one search, kept for the next.
     candidates: Vec<Candidate>,
 }
@@ -209,9 +186,11 @@ impl<'a> Evictions<'a> {
             rooms,
             now,
             places: Vec::with_capacity(residents.len()),
-            of_room: vec![Summary::default(); rooms.len()],
-            of_all: Summary::default(),
-            load_secs: 0.0,
+            reserved: Vec::new(),
+            of_room: rooms.iter().map(Summary::of).collect(),
+            of_all: Summary::NONE,
+            best: BestFigures::NONE,
+            asked: Asked::default(),
             candidates: Vec::with_capacity(residents.len()),
         };
         for (nth, resident) in residents.iter().enumerate() {
@@ -225,6 +204,7 @@ impl<'a> Evictions<'a> {
             let behind = evictions.places.partition_point(|place| place.room <= room);
             summary.places = start..behind;
             summary.cost_of_rate_min = summary.cost_of_rate(0.0);
+            evictions.best.add(summary);
             start = behind;
         }
         evictions.of_all.cost_of_rate_min = evictions.of_all.cost_of_rate(0.0);
@@ -279,13 +259,32 @@ impl<'a> Evictions<'a> {
     /// # Errors
     /// No eviction, or none that costs at most `cost_max`.
     pub fn cheapest(&mut self, model: &ColdModel, cost_max: f64) -> Result<Eviction, WaitReason> {
-        self.load_secs = secs(model.load);
+        self.asked = Asked {
+            waited: self.now.since(model.unserved_since),
+            load: model.load,
+            load_secs: secs(model.load),
+            cost_max,
+        };
         if !model.growth.is_empty() {
             return self.for_growth(model, cost_max);
         }
         let mut best: Option<(f64, usize, u64, usize)> = None;
         let mut reason = WaitReason::NoDevice;
-        for room in 0..self.rooms.len() {
+        let is_dear_everywhere = self.is_dear_everywhere(&model.placement);
+        debug_assert!(!is_dear_everywhere || self.is_dear_in_each(&model.placement));
+        if is_dear_everywhere {
+            reason = WaitReason::DebtBelowCost;
+        }
+        let rooms = if is_dear_everywhere {
+            0
+        } else {
+            self.of_room.len()
+        };
+        for room in 0..rooms {
+            if let Some(other) = self.refusal_in(room, &model.placement) {
+                reason = reason.max(other);
+                continue;
+            }
             match self.choose_in(model, room, cost_max) {
                 Ok((cost, left_mib)) => {
                     let victims = self.candidates.len();
@@ -313,6 +312,23 @@ impl<'a> Evictions<'a> {
         Err(reason)
     }
 
+    /// Reserves the end of turns for a model that waits for it: models behind it, for which turns are shorter, would have the
+    /// memory each time before it is due. Turns of more urgent residents are not prolonged.
+    pub fn reserve(&mut self, model: &ColdModel) {
+        let waited = self.now.since(model.unserved_since);
+        self.reserved.resize(self.residents.len(), Millis::ZERO);
+        for place in &self.places {
+            let resident = &self.residents[place.resident];
+            let turn = self.turn(model, resident.load, resident.priority);
+            let empty_mib = self.of_room[place.room].empty_mib;
+            let is_for_it = model.placement.can_spread() || model.placement.fits_in(empty_mib);
+            let is_urgent = resident.priority < model.priority;
+            if resident.is_busy && is_for_it && !is_urgent && waited >= turn {
+                self.reserved[place.resident] = self.reserved[place.resident].max(turn);
+            }
+        }
+    }
+
     /// Leaves the victims on one device in `candidates`; returns their cost and the room left over.
     fn choose_in(
         &mut self,
@@ -320,14 +336,15 @@ impl<'a> Evictions<'a> {
         room: usize,
         cost_max: f64,
     ) -> Result<(f64, u64), WaitReason> {
-        let (placement, device) = (&model.placement, &self.rooms[room]);
-        if !placement.fits_in(device.empty_mib) {
-            return Err(WaitReason::DoesNotFit);
+        let placement = &model.placement;
+        if let Some(reason) = self.refusal_in(room, placement) {
+            return Err(reason);
         }
-        let missing_mib = placement.mib.saturating_sub(device.free_mib);
-        let terms = self.terms(model, &self.of_room[room], missing_mib, cost_max)?;
+        let summary = &self.of_room[room];
+        let mut free_mib = summary.free_mib;
+        let missing_mib = placement.mib.saturating_sub(free_mib);
+        let terms = self.terms(summary, missing_mib)?;
         self.collect(model, terms);
-        let mut free_mib = device.free_mib;
         let mut taken = 0;
         while !placement.fits_in(free_mib) {
             let next = self.candidates.get(taken);
@@ -356,7 +373,7 @@ impl<'a> Evictions<'a> {
             return Err(WaitReason::DoesNotFit);
         }
         let missing_mib = need_mib.saturating_sub(free_mib);
-        let terms = self.terms(model, &self.of_all, missing_mib, cost_max)?;
+        let terms = self.terms(&self.of_all, missing_mib)?;
         self.collect(model, terms);
         let mut is_taken = vec![false; self.residents.len()];
         self.candidates
@@ -391,41 +408,79 @@ impl<'a> Evictions<'a> {
         self.eviction(model, 0..self.rooms.len())
     }
 
-    /// Returns the terms of a search, unless the sums show that it finds nothing.
-    fn terms(
-        &self,
-        model: &ColdModel,
-        summary: &Summary,
-        missing_mib: u64,
-        cost_max: f64,
-    ) -> Result<SearchTerms, WaitReason> {
+    /// Returns whether the search on each device finds nothing, and on one of them for its cost. Most searches end here.
+    fn is_dear_everywhere(&self, placement: &PlacementRequest) -> bool {
+        let best = &self.best;
+        let missing_mib = placement.mib.saturating_sub(best.free_mib);
+        placement.fits_in(best.idle_room_mib)
+            && !self.may_end_turn(best.load_min)
+            && self.is_too_dear(missing_mib, best.rank_min, best.cost_of_rate_min)
+    }
+
+    /// Returns the same by a look at each device.
+    fn is_dear_in_each(&self, placement: &PlacementRequest) -> bool {
+        let rooms = 0..self.of_room.len();
+        let reasons = rooms.map(|room| self.refusal_in(room, placement));
+        let reasons: Option<Vec<WaitReason>> = reasons.collect();
+        reasons.and_then(|them| them.into_iter().max()) == Some(WaitReason::DebtBelowCost)
+    }
+
+    /// Returns why a search on one device finds nothing, where the sums show that.
+    #[inline]
+    fn refusal_in(&self, room: usize, placement: &PlacementRequest) -> Option<WaitReason> {
+        let summary = &self.of_room[room];
+        if !placement.fits_in(summary.empty_mib) {
+            return Some(WaitReason::DoesNotFit);
+        }
+        let missing_mib = placement.mib.saturating_sub(summary.free_mib);
+        self.refusal(summary, missing_mib)
+    }
+
+    /// Returns why a search finds nothing, where the sums and the least cost show that.
+    #[inline]
+    fn refusal(&self, summary: &Summary, missing_mib: u64) -> Option<WaitReason> {
         if summary.idle_mib + summary.busy_mib < missing_mib {
-            return Err(WaitReason::Protected);
+            return Some(WaitReason::Protected);
         }
-        let waited = self.now.since(model.unserved_since);
-        let load_min = summary.load_min.unwrap_or(Millis::MAX);
-        let may_end_turn = self.limits.policy == SwapPolicy::Turns
-            && waited >= self.turn(model, load_min, u8::MAX);
-        if !may_end_turn && summary.idle_mib < missing_mib {
-            return Err(WaitReason::TurnNotOver);
+        if self.may_end_turn(summary.load_min) {
+            return None;
         }
-        let rank = summary.rank_min.unwrap_or(0.0).max(0.0);
-        let is_too_dear = |cost_of_rate: f64| {
-            !may_end_turn && missing_mib as f64 * rank * cost_of_rate > cost_max
-        };
-        // The least cost comes first: most searches end there, without a division.
-        if is_too_dear(summary.cost_of_rate_min) {
-            return Err(WaitReason::DebtBelowCost);
+        if summary.idle_mib < missing_mib {
+            return Some(WaitReason::TurnNotOver);
         }
-        let cost_of_rate = summary.cost_of_rate(self.load_secs);
-        if is_too_dear(cost_of_rate) {
+        self.is_too_dear(missing_mib, summary.rank_min, summary.cost_of_rate_min)
+            .then_some(WaitReason::DebtBelowCost)
+    }
+
+    /// Returns whether the model has waited as long as the shortest turn.
+    #[inline]
+    fn may_end_turn(&self, load_min: Millis) -> bool {
+        let loads = (self.asked.load + load_min).0;
+        let turn = Millis(loads.saturating_mul(u64::from(self.limits.turn)));
+        self.limits.policy == SwapPolicy::Turns && self.asked.waited >= turn
+    }
+
+    /// Returns whether memory of idle residents costs too much, each MiB of which has so many arrivals per second at least.
+    #[inline]
+    fn is_too_dear(&self, missing_mib: u64, rank_min: f64, cost_of_rate: f64) -> bool {
+        missing_mib as f64 * rank_min * cost_of_rate > self.asked.cost_max
+    }
+
+    /// Returns the terms of a search, unless the sums show that it finds nothing.
+    fn terms(&self, summary: &Summary, missing_mib: u64) -> Result<SearchTerms, WaitReason> {
+        if let Some(reason) = self.refusal(summary, missing_mib) {
+            return Err(reason);
+        }
+        let may_end_turn = self.may_end_turn(summary.load_min);
+        let cost_of_rate = summary.cost_of_rate(self.asked.load_secs);
+        if !may_end_turn && self.is_too_dear(missing_mib, summary.rank_min, cost_of_rate) {
             return Err(WaitReason::DebtBelowCost);
         }
         Ok(SearchTerms {
             places: summary.places.clone(),
             cost_of_rate,
-            waited,
-            load_min,
+            waited: self.asked.waited,
+            load_min: summary.load_min,
             may_end_turn,
         })
     }
@@ -446,6 +501,8 @@ impl<'a> Evictions<'a> {
             let ready_for = self.now.since(resident.ready_since);
             let is_spared = model.spares_urgent && priority < model.priority;
             let is_over = terms.waited >= turn && ready_for >= turn;
+            let reserved = self.reserved.get(place.resident);
+            let is_over = is_over && reserved.is_none_or(|turn| ready_for >= *turn);
             let ends_turn = terms.may_end_turn && is_over && !is_spared;
             if ends_turn {
                 place.rank = 0.0;

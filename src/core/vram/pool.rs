@@ -32,6 +32,7 @@ pub use rooms::PoolDevice;
 
 use claim::ClaimRecord;
 use record::{ModelRecord, SlotRecord};
+use rooms::KeptUses;
 use table::ModelTable;
 
 use super::device::DeviceId;
@@ -115,6 +116,7 @@ pub struct ModelPool {
     /// Highest number of a life among slots that are gone: late events of those are not taken for a new slot's.
     past_life: u64,
     actions: Vec<Action>,
+    uses: KeptUses,
 }
 
 /// Settings that concern no single model.
@@ -384,7 +386,12 @@ impl ModelPool {
         event: SlotEvent,
         at: PoolMoment,
     ) -> Result<(), ForbiddenTransition> {
-        let Some(record) = self.slot_mut(id) else {
+        // Looked for once: the names of many models are long to compare.
+        let Some(place) = self.models.place(&id.model) else {
+            return Ok(());
+        };
+        let model = self.models.at_mut(place);
+        let Some(record) = model.slots.get_mut(usize::from(id.number)) else {
             return Ok(());
         };
         let from = record.slot.state();
@@ -397,6 +404,7 @@ impl ModelPool {
             }
             SlotEvent::Abort => record.is_requested = false,
             SlotEvent::LeaseRefused => {
+                model.is_refused = true;
                 record.is_requested = false;
                 record.shares = match to {
                     SlotState::Asleep => std::mem::take(&mut record.planned),
@@ -409,38 +417,34 @@ impl ModelPool {
             }
             _ => {}
         }
-        if event == SlotEvent::LeaseRefused {
-            self.with_model(&id.model, |record| record.is_refused = true);
+        let life = record.slot.life();
+        if event == SlotEvent::Started {
+            model.backoff.record_start(at.now);
         }
         if (from == SlotState::Cold) != (to == SlotState::Cold) {
-            self.models.note_slot(&id.model);
+            self.models.note_slot(place);
         }
         if to != from {
-            self.report(id, PoolReport::Transition { from, to });
+            self.report_of(id, life, PoolReport::Transition { from, to });
         }
         for effect in effects {
-            self.perform(id, effect, at);
-        }
-        if event == SlotEvent::Started {
-            self.with_model(&id.model, |record| record.backoff.record_start(at.now));
+            self.perform((place, id), effect, at);
         }
         Ok(())
     }
 
-    fn perform(&mut self, id: &SlotId, effect: SlotEffect, at: PoolMoment) {
-        let Some(model) = self.models.get_mut(&id.model) else {
-            return;
-        };
+    fn perform(&mut self, (place, id): (usize, &SlotId), effect: SlotEffect, at: PoolMoment) {
+        let model = self.models.at_mut(place);
         let asleep_mib = model.asleep_mib().unwrap_or(0);
         let Some(record) = model.slots.get_mut(usize::from(id.number)) else {
             return;
         };
-        let slot = id.clone();
+        let (slot, life) = (id.clone(), record.slot.life());
         let action = match effect {
             SlotEffect::Acquire(_) => return,
             SlotEffect::Start => Action::Start {
                 slot,
-                life: record.slot.life(),
+                life,
                 shares: record.shares.clone(),
             },
             SlotEffect::Open => Action::Open(slot),
@@ -471,7 +475,7 @@ impl ModelPool {
             SlotEffect::RecordLoad { kind, took } => {
                 model.record_load(kind, took);
                 model.pay_replacement(id.number);
-                return self.report(id, PoolReport::Load { kind, took });
+                return self.report_of(id, life, PoolReport::Load { kind, took });
             }
             SlotEffect::RecordFailure { failure, ready_for } => {
                 let PoolMoment { now, random } = at;
@@ -479,17 +483,17 @@ impl ModelPool {
                     .backoff
                     .record_failure(failure, ready_for, random, now);
                 model.forgive_replacements();
-                return self.report(id, PoolReport::Failure(failure));
+                return self.report_of(id, life, PoolReport::Failure(failure));
             }
             SlotEffect::RecordService { ready_for } => {
                 return model.backoff.record_service(ready_for);
             }
             SlotEffect::ReportSetup(status) => {
-                return self.report(id, PoolReport::Setup(status));
+                return self.report_of(id, life, PoolReport::Setup(status));
             }
             SlotEffect::Alarm => {
                 self.give_up_memory(id);
-                return self.report(id, PoolReport::Alarm);
+                return self.report_of(id, life, PoolReport::Alarm);
             }
         };
         self.actions.push(action);
@@ -521,6 +525,10 @@ impl ModelPool {
 
     fn report(&mut self, slot: &SlotId, report: PoolReport) {
         let life = self.slot(slot).map_or(0, |record| record.slot.life());
+        self.report_of(slot, life, report);
+    }
+
+    fn report_of(&mut self, slot: &SlotId, life: u64, report: PoolReport) {
         let slot = slot.clone();
         self.actions.push(Action::Report { slot, life, report });
     }

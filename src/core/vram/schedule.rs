@@ -118,7 +118,11 @@ impl SwapRule {
     ) -> SwapDecision {
         let order = self.order(cold);
         let mut waiting = Vec::with_capacity(order.len());
+        let largest_mib = rooms.iter().map(|room| room.free_mib).max().unwrap_or(0);
         for &model in &order {
+            if cold[model].is_beyond(largest_mib) {
+                continue;
+            }
             if let Some(shares) = cold[model].place(rooms) {
                 let others = order.iter().filter(|other| **other != model);
                 waiting.extend(others.map(|other| (*other, WaitReason::OtherFirst)));
@@ -141,7 +145,12 @@ impl SwapRule {
             let cost_max = cold[model].debt / f64::from(self.patience);
             match evictions.cheapest(&cold[model], cost_max) {
                 Ok(eviction) => step = self.swap(model, eviction),
-                Err(reason) => waiting.push((model, reason)),
+                Err(reason) => {
+                    if reason == WaitReason::TurnNotOver {
+                        evictions.reserve(&cold[model]);
+                    }
+                    waiting.push((model, reason));
+                }
             }
         }
         SwapDecision { step, waiting }
@@ -150,18 +159,16 @@ impl SwapRule {
     /// Returns the cold models with debt: the greatest debt per load time first, or the longest wait.
     pub(super) fn order(&self, cold: &[ColdModel]) -> Vec<usize> {
         let with_debt = cold.iter().enumerate().filter(|(_, it)| it.debt > 0.0);
-        // Worked out once for each model: a comparison would divide twice.
-        let mut keys: Vec<(f64, Millis, usize)> = with_debt
+        // Worked out once for each model: a comparison would divide twice. The bits of numbers that are not negative are in
+        // the order of the numbers.
+        let mut keys: Vec<(u64, usize)> = with_debt
             .map(|(nth, model)| match self.policy {
-                SwapPolicy::Turns => (model.debt_per_load(), Millis::ZERO, nth),
-                SwapPolicy::Lru => (0.0, model.unserved_since, nth),
+                SwapPolicy::Turns => (!model.debt_per_load().to_bits(), nth),
+                SwapPolicy::Lru => (model.unserved_since.0, nth),
             })
             .collect();
-        keys.sort_unstable_by(|a, b| {
-            let by_debt = b.0.total_cmp(&a.0);
-            by_debt.then((a.1, a.2).cmp(&(b.1, b.2)))
-        });
-        keys.into_iter().map(|(.., nth)| nth).collect()
+        keys.sort_unstable();
+        keys.into_iter().map(|(_, nth)| nth).collect()
     }
 
     fn swap(&self, model: usize, eviction: Eviction) -> SwapStep {

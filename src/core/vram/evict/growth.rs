@@ -25,7 +25,7 @@ impl Evictions<'_> {
                 continue;
             }
             let missing_mib = share.mib - self.rooms[room].free_mib.min(share.mib);
-            let terms = self.terms(model, &self.of_room[room], missing_mib, cost_max)?;
+            let terms = self.terms(&self.of_room[room], missing_mib)?;
             self.collect(model, terms);
             let is_taken = |candidate: &Candidate| {
                 let resident = candidate.place.resident;

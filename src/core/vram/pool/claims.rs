@@ -87,7 +87,7 @@ impl ModelPool {
         if self.claims.is_empty() {
             return;
         }
-        let slots = self.models.active().flat_map(|(_, model)| &model.slots);
+        let slots = self.models.restless().flat_map(|(_, model)| &model.slots);
         let awaited: Vec<ClaimId> = slots.filter_map(|slot| slot.claim.clone()).collect();
         for (id, record) in &mut self.claims {
             if record.room.is_none() || awaited.contains(id) {

@@ -7,11 +7,11 @@ use std::borrow::Cow;
 
 use super::action::LoadReason;
 use super::record::{DeviceScope, ModelRecord, SlotRecord};
-use super::{ModelPool, slot_id};
+use super::{ModelPool, PoolDevice, slot_id};
 use crate::vram::contender::{ColdModel, Protection, Resident};
 use crate::vram::device::DeviceId;
 use crate::vram::evict::WaitReason;
-use crate::vram::fit::DeviceRoom;
+use crate::vram::fit::{DeviceRoom, DeviceShare};
 use crate::vram::lease::ClaimId;
 use crate::vram::schedule::{SwapDecision, SwapRule, SwapStep};
 use crate::vram::slot::{LoadKind, SlotId, SlotState};
@@ -64,6 +64,52 @@ pub(super) enum Contender {
     Model(usize, LoadKind),
     /// A claim of another holder.
     Claim(ClaimId),
+}
+
+/// Devices on which memory will come back.
+struct LeavingDevices<'a> {
+    devices: &'a [PoolDevice],
+    /// Those of them, at their places: identities are long, and each decision compares them often.
+    leaves: Vec<bool>,
+    /// Others, which are lost.
+    lost: Vec<&'a DeviceId>,
+}
+
+impl<'a> LeavingDevices<'a> {
+    fn of(pool: &'a ModelPool) -> LeavingDevices<'a> {
+        let mut leaving = LeavingDevices {
+            devices: pool.devices.as_deref().unwrap_or_default(),
+            leaves: Vec::new(),
+            lost: Vec::new(),
+        };
+        let slots = pool.models.restless().flat_map(|(_, model)| &model.slots);
+        let leave = slots.filter(|record| record.protection() == Some(Protection::Leaving));
+        for share in leave.flat_map(|record| &record.shares) {
+            leaving.leaves.resize(leaving.devices.len(), false);
+            match leaving.place(share) {
+                Some(place) => leaving.leaves[place] = true,
+                None => leaving.lost.push(&share.device),
+            }
+        }
+        leaving
+    }
+
+    fn place(&self, share: &DeviceShare) -> Option<usize> {
+        let ids = self.devices.iter().map(|device| &device.id);
+        share.device.place_in(ids)
+    }
+
+    /// Returns whether a slot has memory of one of them, or has some kept free there.
+    fn has_slot(&self, record: &SlotRecord) -> bool {
+        if self.leaves.is_empty() && self.lost.is_empty() {
+            return false;
+        }
+        let mut shares = record.shares.iter().chain(&record.planned);
+        shares.any(|share| match self.place(share) {
+            Some(place) => self.leaves.get(place) == Some(&true),
+            None => self.lost.contains(&&share.device),
+        })
+    }
 }
 
 impl ModelPool {
@@ -131,7 +177,7 @@ impl ModelPool {
 
     /// Adds the slots with memory. Slots pinned less urgently than a `pin` that has none are as any other.
     fn add_residents<'a>(&'a self, contenders: &mut Contenders<'a>, pin: Option<u8>, now: Millis) {
-        let leaving = self.leaving_devices();
+        let leaving = LeavingDevices::of(self);
         let places = self.models.active_places();
         contenders.residents.reserve(places.len());
         contenders.names.residents.reserve(places.len());
@@ -147,8 +193,7 @@ impl ModelPool {
                     let is_pinned = kept > 0;
                     // Further slots of a pinned model are as any other once the pinned ones are ready.
                     kept -= usize::from(is_pinned && record.slot.state() == SlotState::Ready);
-                    let shares_device = leaving.iter().any(|device| record.is_on(device));
-                    let leaves = shares_device.then_some(Protection::Leaving);
+                    let leaves = leaving.has_slot(record).then_some(Protection::Leaving);
                     contenders
                         .residents
                         .push(model.resident(record, (is_pinned, leaves), now));
@@ -161,14 +206,6 @@ impl ModelPool {
     /// Name of a slot at its places.
     pub(super) fn slot_name(&self, (place, number): (usize, usize)) -> SlotId {
         slot_id(self.models.at(place).0, number)
-    }
-
-    /// Devices on which memory will come back.
-    fn leaving_devices(&self) -> Vec<&DeviceId> {
-        let slots = self.models.active().flat_map(|(_, model)| &model.slots);
-        let leaving = slots.filter(|record| record.protection() == Some(Protection::Leaving));
-        let shares = leaving.flat_map(|record| &record.shares);
-        shares.map(|share| &share.device).collect()
     }
 
     /// Decides by a rule. Returns whether victims have to end where they would sleep otherwise.

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use super::action::{Action, LoadReason, PoolReport};
 use super::contenders::{Contender, ContenderNames};
 use super::record::{DeviceScope, SlotRecord};
-use super::{ModelPool, PoolMoment, slot_id};
+use super::{ModelPool, PoolMoment};
 use crate::vram::fit::{DeviceShare, Placement, place};
 use crate::vram::lease::ClaimId;
 use crate::vram::schedule::{SwapReason, SwapRule, SwapStep};
@@ -28,7 +28,7 @@ pub(super) enum LoadStart {
 impl ModelPool {
     /// Asks for the leases of each slot that waits for room, once there is room; gives up where none will come.
     pub(super) fn acquire_pending(&mut self, at: PoolMoment) {
-        let pending = self.slots_where(SlotRecord::is_pending);
+        let pending = self.restless_where(SlotRecord::is_pending);
         let pending: Vec<SlotId> = pending.map(|(id, _)| id).collect();
         for id in pending {
             self.acquire(&id, at);
@@ -36,6 +36,7 @@ impl ModelPool {
     }
 
     fn acquire(&mut self, id: &SlotId, at: PoolMoment) {
+        self.keep_uses();
         if let Some(shares) = self.shares_for(id, DeviceScope::Loadable) {
             self.request(id, shares);
             return;
@@ -201,17 +202,21 @@ impl ModelPool {
         }
     }
 
-    /// Begins the loads that the rule chooses, one after the other.
+    /// Begins the loads that the rule chooses, one after the other. Leaves in `decided_at` the number of changes at which
+    /// nothing more was chosen: without another one nothing would be at the same moment.
     ///
     /// Returns whether a claim has room from now on, which no action tells where no victim leaves.
-    pub(super) fn load_chosen(&mut self, at: PoolMoment) -> bool {
+    pub(super) fn load_chosen(&mut self, decided_at: &mut Option<u64>, at: PoolMoment) -> bool {
         let mut is_news = false;
-        if self.is_draining {
+        // Claims change without a model.
+        let is_decided = *decided_at == Some(self.models.changes()) && self.claims.is_empty();
+        if self.is_draining || is_decided {
             return is_news;
         }
         let rule = self.config.rule;
         // Each choice takes one off the contenders, so that there are no more than these.
         for _ in 0..=self.models.len() + self.claims.len() {
+            self.keep_uses();
             let mut contenders = self.contenders(None, at.now);
             if contenders.cold.is_empty() {
                 break;
@@ -226,6 +231,10 @@ impl ModelPool {
             if let Some(claim) = chosen_claim(&names, &decision.step) {
                 is_news |= self.make_room(&claim, &names, (decision.step, has_to_end), at);
                 continue;
+            }
+            if decision.step == SwapStep::Wait {
+                *decided_at = Some(self.models.changes());
+                break;
             }
             let how = (LoadReason::Demand, has_to_end);
             if !self.carry_out(&names, decision.step, how, at) {
@@ -257,11 +266,8 @@ impl ModelPool {
         let Contender::Model(place, kind) = names.cold[model] else {
             return false;
         };
-        let (model, debt) = {
-            let (model, record) = self.models.at(place);
-            (model.clone(), record.demand.debt)
-        };
-        let Some(id) = self.begin(&model, kind, (reason, shares), at) else {
+        let debt = self.models.at(place).1.demand.debt;
+        let Some(id) = self.begin(place, kind, (reason, shares), at) else {
             return false;
         };
         if let Some((victims, cost, swap_reason)) = swap {
@@ -290,12 +296,12 @@ impl ModelPool {
     /// Chooses a slot for a load, and keeps its shares free.
     fn begin(
         &mut self,
-        id: &ModelId,
+        place: usize,
         kind: LoadKind,
         (reason, shares): (LoadReason, Vec<DeviceShare>),
         at: PoolMoment,
     ) -> Option<SlotId> {
-        let model = self.models.get_mut(id)?;
+        let model = self.models.at_mut(place);
         let (number, event) = match kind {
             LoadKind::Start => (model.cold_slot()?, SlotEvent::Chosen),
             LoadKind::Wake => (model.asleep_slot()?, SlotEvent::WakeChosen),
@@ -312,7 +318,7 @@ impl ModelPool {
             record.revision = revision;
             record.must_restart = false;
         }
-        let slot = slot_id(id, number);
+        let slot = self.slot_name((place, number));
         self.apply(&slot, event, at).ok()?;
         Some(slot)
     }

@@ -91,17 +91,29 @@ impl SlotRecord {
 
     /// Shares that are leased, asked for or kept free, one for each device.
     pub fn share_of_each(&self) -> impl Iterator<Item = &DeviceShare> {
-        let is_leased = |planned: &DeviceShare| {
-            let mut shares = self.shares.iter();
-            shares.any(|share| share.device == planned.device)
-        };
-        let others = self.planned.iter().filter(move |it| !is_leased(it));
+        let planned = self.planned.iter();
+        let others = planned.filter(|share| !self.has_lease_on(&share.device));
         self.shares.iter().chain(others)
     }
 
-    pub fn is_on(&self, device: &DeviceId) -> bool {
-        let mut shares = self.shares.iter().chain(&self.planned);
-        shares.any(|share| share.device == *device)
+    /// Returns whether memory of a device is leased, or asked for.
+    pub fn has_lease_on(&self, device: &DeviceId) -> bool {
+        self.shares.iter().any(|share| share.device == *device)
+    }
+
+    /// Returns whether it has no process that comes or goes, and nothing is due for it but by its demand.
+    pub fn rests(&self) -> bool {
+        let is_still = matches!(
+            self.slot.state(),
+            SlotState::Cold | SlotState::Ready | SlotState::Asleep
+        );
+        let is_marked = self.must_restart || self.must_unload || self.is_surplus;
+        is_still && !self.makes_room() && !is_marked
+    }
+
+    /// Returns whether its memory is meant for another.
+    pub fn makes_room(&self) -> bool {
+        self.challenger.is_some() || self.claim.is_some()
     }
 
     /// Memory that is free once the slot has made room: a process that can sleep keeps a rest.

@@ -56,11 +56,9 @@ impl ModelPool {
 
     /// Stops what the configuration has no place for, and restarts what is outdated: one slot at a time.
     pub(super) fn apply_configuration(&mut self, at: PoolMoment) {
-        let changing = self.models.active().filter(|(_, model)| {
+        let changing = self.models.restless().filter(|(_, model)| {
             let is_marked = |record: &SlotRecord| record.is_surplus || record.must_restart;
-            model.slots.len() > model.places()
-                || model.slots.iter().any(is_marked)
-                || model.outdated().next().is_some()
+            model.slots.iter().any(is_marked) || model.differs_from_configuration()
         });
         let changing: Vec<ModelId> = changing.map(|(id, _)| id.clone()).collect();
         for id in changing {
@@ -181,6 +179,16 @@ impl ModelRecord {
             true => 0,
             false => usize::from(self.config.replicas_max),
         }
+    }
+
+    /// Returns whether a slot is one too many, or has other settings than the configuration.
+    fn differs_from_configuration(&self) -> bool {
+        self.slots.len() > self.places() || self.outdated().next().is_some()
+    }
+
+    /// Returns whether no process comes or goes, and nothing is due for a slot but by demand.
+    pub fn rests(&self) -> bool {
+        self.slots.iter().all(SlotRecord::rests) && !self.differs_from_configuration()
     }
 
     /// Places of the slots whose process has other settings than it would be started with now.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::ModelPool;
-use super::record::{DeviceScope, on};
+use super::record::{DeviceScope, SlotRecord, on};
 use crate::vram::account::{FreeMemory, MemoryAccount};
 use crate::vram::device::{DeviceId, DeviceKind, DeviceView};
 use crate::vram::fit::{DeviceRoom, DeviceShare};
@@ -47,7 +47,7 @@ impl PoolDevice {
 }
 
 /// Use of a device by slots.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct DeviceUse {
     leased_mib: u64,
     /// Memory that is kept for loads whose victims have not ended.
@@ -58,6 +58,14 @@ struct DeviceUse {
     loads: u32,
     is_reserved: bool,
     is_stuck: bool,
+}
+
+/// Uses of the devices by slots, of the moment at which the models had changed so many times.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct KeptUses {
+    changes: Option<u64>,
+    uses: Vec<DeviceUse>,
+    host_loads: u32,
 }
 
 impl ModelPool {
@@ -73,11 +81,22 @@ impl ModelPool {
         scope: DeviceScope,
         freed: &[DeviceShare],
     ) -> Vec<DeviceRoom> {
-        let (uses, host_loads) = self.device_uses(slot);
+        let is_kept = self.uses.changes == Some(self.models.changes());
+        let kept = is_kept.then(|| self.uses.clone());
+        let KeptUses {
+            mut uses,
+            host_loads,
+            ..
+        } = kept.unwrap_or_else(|| self.device_uses());
+        let devices = self.devices.as_deref().unwrap_or_default();
+        if let Some(slot) = slot {
+            self.leave_out_own(slot, devices, &mut uses);
+        }
+        self.add_claimed(devices, &mut uses);
         let parallel = self.config.load_parallel;
         let host_is_full = host_loads >= parallel.per_host;
         let mut rooms = Vec::with_capacity(uses.len());
-        for (device, usage) in self.devices.iter().flatten().zip(uses) {
+        for (device, usage) in devices.iter().zip(uses) {
             let is_full = host_is_full || usage.loads >= parallel.per_device;
             // A slot that was chosen has its reservation there itself.
             let is_reserved = usage.is_reserved && slot.is_none();
@@ -108,47 +127,71 @@ impl ModelPool {
         rooms
     }
 
-    /// Use of each device, and the loads that run on the host.
-    fn device_uses(&self, slot: Option<&SlotId>) -> (Vec<DeviceUse>, u32) {
+    /// Keeps the uses of the devices until a model changes: a decision looks at them several times.
+    pub(super) fn keep_uses(&mut self) {
+        if self.uses.changes != Some(self.models.changes()) {
+            self.uses = self.device_uses();
+        }
+    }
+
+    /// Asserts that uses which are kept are those of now.
+    #[cfg(test)]
+    pub(super) fn check_uses(&self) {
+        if self.uses.changes == Some(self.models.changes()) {
+            assert_eq!(self.uses, self.device_uses(), "uses of the devices");
+        }
+    }
+
+    /// Use of each device by slots, and the loads that run on the host.
+    fn device_uses(&self) -> KeptUses {
         let devices = self.devices.as_deref().unwrap_or_default();
         let mut uses = vec![DeviceUse::default(); devices.len()];
         let mut host_loads = 0;
-        for (id, model) in self.models.active() {
-            for (number, record) in model.slots.iter().enumerate() {
-                host_loads += u32::from(record.is_loading());
-                if record.has_no_shares() {
+        for (_, model) in self.models.active() {
+            for record in &model.slots {
+                if record.rests() && record.planned.is_empty() {
+                    // As most do.
+                    each_use(devices, &mut uses, &record.shares, |usage, share| {
+                        usage.leased_mib += share.mib;
+                        usage.residents += 1;
+                    });
                     continue;
                 }
-                let is_own =
-                    slot.is_some_and(|own| usize::from(own.number) == number && own.model == *id);
-                let challenger = record.challenger.as_ref();
-                let is_anothers = record.claim.is_some()
-                    || challenger.is_some_and(|challenger| Some(challenger) != slot);
-                let is_kept = !is_own && record.is_pending();
-                each_use(devices, &mut uses, &record.shares, |usage, mib| {
-                    usage.leased_mib += mib;
-                });
-                if is_kept {
-                    each_use(devices, &mut uses, &record.planned, |usage, mib| {
-                        usage.kept_mib += mib;
-                    });
-                }
-                if is_anothers {
+                host_loads += u32::from(record.is_loading());
+                add_use(devices, &mut uses, record);
+                if record.makes_room() {
                     let frees = record.frees(model.asleep_mib());
-                    each_use(devices, &mut uses, frees.iter(), |usage, mib| {
-                        usage.coming_mib += mib;
+                    each_use(devices, &mut uses, frees.iter(), |usage, share| {
+                        usage.coming_mib += share.mib;
                     });
                 }
-                each_use(devices, &mut uses, record.share_of_each(), |usage, _| {
-                    usage.residents += u32::from(!record.shares.is_empty());
-                    usage.loads += u32::from(record.is_loading());
-                    usage.is_reserved |= is_kept || is_anothers;
-                    usage.is_stuck |= record.slot.state() == SlotState::Stuck;
-                });
             }
         }
-        self.add_claimed(devices, &mut uses);
-        (uses, host_loads)
+        KeptUses {
+            changes: Some(self.models.changes()),
+            uses,
+            host_loads,
+        }
+    }
+
+    /// Takes out what is kept for a slot itself: its own plan, and what its victims free.
+    fn leave_out_own(&self, slot: &SlotId, devices: &[PoolDevice], uses: &mut [DeviceUse]) {
+        if let Some(record) = self.slot(slot).filter(|record| record.is_pending()) {
+            each_use(devices, uses, &record.planned, |usage, share| {
+                usage.kept_mib -= share.mib;
+            });
+        }
+        for (_, model) in self.models.restless() {
+            for record in &model.slots {
+                let is_own = record.claim.is_none() && record.challenger.as_ref() == Some(slot);
+                if is_own && !record.has_no_shares() {
+                    let frees = record.frees(model.asleep_mib());
+                    each_use(devices, uses, frees.iter(), |usage, share| {
+                        usage.coming_mib -= share.mib;
+                    });
+                }
+            }
+        }
     }
 
     /// Adds the memory that is kept for claims of others.
@@ -167,17 +210,39 @@ impl ModelPool {
     }
 }
 
+/// Adds what a slot has, and what is kept for it.
+fn add_use(devices: &[PoolDevice], uses: &mut [DeviceUse], record: &SlotRecord) {
+    let is_kept = record.is_pending();
+    let note = |usage: &mut DeviceUse| {
+        usage.residents += u32::from(!record.shares.is_empty());
+        usage.loads += u32::from(record.is_loading());
+        usage.is_reserved |= is_kept || record.makes_room();
+        usage.is_stuck |= record.slot.state() == SlotState::Stuck;
+    };
+    each_use(devices, uses, &record.shares, |usage, share| {
+        usage.leased_mib += share.mib;
+        note(usage);
+    });
+    each_use(devices, uses, &record.planned, |usage, share| {
+        usage.kept_mib += if is_kept { share.mib } else { 0 };
+        if !record.has_lease_on(&share.device) {
+            note(usage);
+        }
+    });
+}
+
 /// Notes each share at the use of its device.
+#[inline]
 fn each_use<'a>(
     devices: &[PoolDevice],
     uses: &mut [DeviceUse],
     shares: impl IntoIterator<Item = &'a DeviceShare>,
-    mut note: impl FnMut(&mut DeviceUse, u64),
+    mut note: impl FnMut(&mut DeviceUse, &DeviceShare),
 ) {
     for share in shares {
         let ids = devices.iter().map(|device| &device.id);
         if let Some(place) = share.device.place_in(ids) {
-            note(&mut uses[place], share.mib);
+            note(&mut uses[place], share);
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::action::{Action, LoadReason, ReadyOutlook, RejectReason};
 use super::cold_reason::ColdReason;
 use super::record::{DeviceScope, ModelRecord, SlotRecord};
-use super::{ModelPool, PoolMoment, slot_id};
+use super::{ModelPool, PoolMoment, slot_id, slots_of};
 use crate::model::KeepLoaded;
 use crate::vram::backoff::BackoffState;
 use crate::vram::device::DeviceId;
@@ -21,8 +21,11 @@ const ROUNDS_MAX: usize = 16;
 impl ModelPool {
     /// Does all that is due.
     pub(super) fn settle(&mut self, at: PoolMoment) {
+        // Number of changes at which the rule has chosen nothing more.
+        let mut decided_at = None;
         for _ in 0..ROUNDS_MAX {
             let before = self.actions.len();
+            self.models.note_rest();
             // Before a wake is taken for the load that a later order asks for.
             self.end_unloaded(at);
             self.note_loads();
@@ -36,7 +39,7 @@ impl ModelPool {
             self.cancel_drains(at);
             self.abort_unwanted(at);
             self.acquire_pending(at);
-            let is_news = self.load_kept(at) | self.load_chosen(at);
+            let is_news = self.load_kept(at) | self.load_chosen(&mut decided_at, at);
             self.load_further(at);
             if self.actions.len() == before && !is_news {
                 break;
@@ -81,6 +84,16 @@ impl ModelPool {
         next
     }
 
+    /// Slots with a property that none has which rests.
+    pub(super) fn restless_where(
+        &self,
+        has: impl Fn(&SlotRecord) -> bool,
+    ) -> impl Iterator<Item = (SlotId, &SlotRecord)> {
+        let slots = slots_of(self.models.restless());
+        let chosen = slots.filter(move |(.., slot)| has(slot));
+        chosen.map(|(model, number, slot)| (slot_id(model, number), slot))
+    }
+
     /// Applies an event to each slot of a list; one that has no row for it any more stays as it is.
     fn apply_all(&mut self, slots: Vec<SlotId>, event: SlotEvent, at: PoolMoment) {
         for slot in slots {
@@ -93,7 +106,7 @@ impl ModelPool {
             let timer = record.slot.next_timer();
             timer.is_some_and(|(due, _)| due <= at.now)
         };
-        let timers = self.slots_where(is_due);
+        let timers = self.restless_where(is_due);
         let timers = timers.filter_map(|(id, record)| Some((id, record.slot.next_timer()?.1)));
         for (id, event) in timers.collect::<Vec<_>>() {
             let _ = self.apply(&id, event, at);
@@ -102,7 +115,7 @@ impl ModelPool {
 
     fn end_backoffs(&mut self, at: PoolMoment) {
         let mut over = Vec::new();
-        for (id, model) in self.models.active() {
+        for (id, model) in self.models.restless() {
             let states = model.slots.iter().map(|record| record.slot.state());
             let failed = states
                 .enumerate()
@@ -168,7 +181,7 @@ impl ModelPool {
 
     /// Ends slots that were about to wake when their model was unloaded.
     fn end_unloaded(&mut self, at: PoolMoment) {
-        let marked = self.slots_where(|record| record.must_unload);
+        let marked = self.restless_where(|record| record.must_unload);
         let marked: Vec<SlotId> = marked.map(|(id, _)| id).collect();
         for id in marked {
             self.stop(&id, DrainReason::Operator, at);
@@ -208,7 +221,7 @@ impl ModelPool {
     /// Gives up loads that wait for victims, once nothing waits for them and before a victim has begun to stop.
     fn cancel_challengers(&mut self, at: PoolMoment) {
         let mut canceled = Vec::new();
-        for (id, record) in self.slots_where(SlotRecord::is_pending) {
+        for (id, record) in self.restless_where(SlotRecord::is_pending) {
             let Some(model) = self.models.get(&id.model) else {
                 continue;
             };
@@ -230,7 +243,7 @@ impl ModelPool {
 
     /// States of the slots that make room for another.
     pub(super) fn victims_of(&self, challenger: &SlotId) -> impl Iterator<Item = SlotState> {
-        self.slots_where(move |record| record.challenger.as_ref() == Some(challenger))
+        self.restless_where(move |record| record.challenger.as_ref() == Some(challenger))
             .map(|(_, record)| record.slot.state())
     }
 
@@ -238,7 +251,7 @@ impl ModelPool {
     fn cancel_drains(&mut self, at: PoolMoment) {
         let mut spared = Vec::new();
         let has_left = |record: &SlotRecord| record.challenger.is_some() || record.claim.is_some();
-        for (id, record) in self.slots_where(has_left) {
+        for (id, record) in self.restless_where(has_left) {
             let waits = match (&record.challenger, &record.claim) {
                 (Some(challenger), _) => self.slot(challenger).is_some_and(|it| it.is_pending()),
                 (None, Some(claim)) => self.keeps_room(claim),
@@ -260,7 +273,7 @@ impl ModelPool {
     fn abort_unwanted(&mut self, at: PoolMoment) {
         let mut unwanted = Vec::new();
         let is_load = |record: &SlotRecord| matches!(record.slot.state(), SlotState::Loading(_));
-        for (id, record) in self.slots_where(is_load) {
+        for (id, record) in self.restless_where(is_load) {
             let Some(model) = self.models.get(&id.model) else {
                 continue;
             };
@@ -351,6 +364,7 @@ impl ModelPool {
     #[cfg(test)]
     pub(super) fn check_lists(&self, now: Millis) {
         self.models.check();
+        self.check_uses();
         let rooms = self.rooms(None, DeviceScope::Every);
         for (id, model) in self.models.iter() {
             let fits = self.devices.is_none() || could_hold(&model.need(), &rooms);

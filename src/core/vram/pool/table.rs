@@ -25,6 +25,10 @@ pub(super) struct ModelTable {
     kept: Vec<usize>,
     /// Models whose outlook may be another than admission has: more of them than have.
     unannounced: Vec<usize>,
+    /// Models with a slot that may not rest: more of them than have.
+    restless: Vec<usize>,
+    /// Times that a model was given out to be changed.
+    changes: u64,
 }
 
 impl ModelTable {
@@ -46,6 +50,23 @@ impl ModelTable {
         for place in &self.active {
             look(&self.names[*place], &mut self.records[*place]);
         }
+    }
+
+    /// Models with a slot that may not rest, as far as they are active.
+    pub fn restless(&self) -> impl Iterator<Item = (&ModelId, &ModelRecord)> {
+        let models = self.restless.iter().map(|place| self.at(*place));
+        models.filter(|(_, record)| record.is_active)
+    }
+
+    /// Keeps those models with a slot that does not rest.
+    pub fn note_rest(&mut self) {
+        let records = &self.records;
+        self.restless.retain(|place| !records[*place].rests());
+    }
+
+    /// Number that is another one once any model may have changed but for its demand.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Models with waiters.
@@ -79,9 +100,16 @@ impl ModelTable {
     /// A model to change; it is noted as changed.
     pub fn get_mut(&mut self, id: &ModelId) -> Option<&mut ModelRecord> {
         let place = self.place(id)?;
+        Some(self.at_mut(place))
+    }
+
+    /// The model at a place to change; it is noted as changed.
+    pub fn at_mut(&mut self, place: usize) -> &mut ModelRecord {
         insert(&mut self.kept, place);
         insert(&mut self.unannounced, place);
-        Some(&mut self.records[place])
+        insert(&mut self.restless, place);
+        self.changes += 1;
+        &mut self.records[place]
     }
 
     /// Changes every model.
@@ -138,14 +166,12 @@ impl ModelTable {
     }
 
     /// Takes note that a slot of a model has become cold, or is cold no more.
-    pub fn note_slot(&mut self, id: &ModelId) {
-        if let Some(place) = self.place(id) {
-            let record = &mut self.records[place];
-            record.is_active = is_active(record);
-            match record.is_active {
-                true => insert(&mut self.active, place),
-                false => remove(&mut self.active, place),
-            }
+    pub fn note_slot(&mut self, place: usize) {
+        let record = &mut self.records[place];
+        record.is_active = is_active(record);
+        match record.is_active {
+            true => insert(&mut self.active, place),
+            false => remove(&mut self.active, place),
         }
     }
 
@@ -203,6 +229,8 @@ impl ModelTable {
         (self.active, self.waiting) = (list(is_active), list(waits));
         self.kept = places.collect();
         self.unannounced.clone_from(&self.kept);
+        self.restless.clone_from(&self.kept);
+        self.changes += 1;
     }
 
     /// Asserts that no list lacks a model, and that a cold slot has nothing.
@@ -217,6 +245,10 @@ impl ModelTable {
             assert!(
                 self.kept.contains(&place) || !model.has_duty(),
                 "loads of {id}"
+            );
+            assert!(
+                self.restless.contains(&place) || !model.is_active || model.rests(),
+                "duties of {id}"
             );
             for record in &model.slots {
                 let is_cold = record.slot.state() == SlotState::Cold;
@@ -239,6 +271,10 @@ fn waits(model: &ModelRecord) -> bool {
 }
 
 fn insert(list: &mut Vec<usize>, place: usize) {
+    // Callers go through the models in order.
+    if list.last().is_none_or(|last| *last < place) {
+        return list.push(place);
+    }
     if let Err(nth) = list.binary_search(&place) {
         list.insert(nth, place);
     }

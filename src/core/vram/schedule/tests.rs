@@ -134,6 +134,33 @@ fn a_busy_resident_leaves_after_its_turn_once_the_model_has_waited_as_long() {
 }
 
 #[test]
+fn a_model_that_loads_slowly_is_not_overtaken_at_the_end_of_each_turn() {
+    let rooms = [room(0, 1000)];
+    let mut slow = cold(8000, 1e9, 500);
+    slow.load = Millis::from_secs(30);
+    let quick = cold(8000, 1e6, 500);
+    let with = |slow: &ColdModel, ready| {
+        let cold = [slow.clone(), quick.clone()];
+        decide(&cold, &[busy(0, 20_000, ready)], &rooms)
+    };
+    // 4 × (10 s + 10 s), and 4 × (30 s + 10 s).
+    let waits = [0, 1].map(|model| (model, WaitReason::TurnNotOver));
+    assert_eq!(with(&slow, 80).waiting, waits);
+    assert_eq!(with(&slow, 159).waiting, waits);
+    assert_eq!(swapped(&with(&slow, 160)), Some((0, [0].as_slice())));
+    // Behind the other, or before it has waited for a turn itself, it reserves nothing.
+    let mut behind = slow.clone();
+    behind.debt = 1.0;
+    assert_eq!(swapped(&with(&behind, 80)), Some((1, [0].as_slice())));
+    let mut new = slow.clone();
+    new.unserved_since = quick.unserved_since + Millis::from_secs(400);
+    assert_eq!(swapped(&with(&new, 80)), Some((1, [0].as_slice())));
+    // A more urgent resident has a longer turn against it, and not against the other.
+    slow.priority = 9;
+    assert_eq!(swapped(&with(&slow, 80)), Some((1, [0].as_slice())));
+}
+
+#[test]
 fn a_turn_is_longer_against_a_less_urgent_model() {
     let rooms = [room(0, 1000)];
     let mut model = cold(8000, 1e9, 700);

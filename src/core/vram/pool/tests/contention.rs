@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use super::super::*;
 use super::events;
 use super::host::{Activity, PERMITS, SimulatedHost, model};
+use crate::vram::demand::{DemandSettings, debt_of_wait};
 
 /// Time between two looks.
 const STEP: Millis = Millis(250);
 /// Time from the order to stop to the end of the processes, and from there to the return of their memory.
 const STOP: Millis = Millis(1000);
 const RECLAIM: Millis = Millis(500);
-/// Rounds in which one of several contenders has the card: an order by debt lets others be first some times.
-const ROUNDS_MAX: u64 = 12;
+/// Longest bound of a wait that is looked for.
+const BOUND_MAX: Millis = Millis::from_secs(100_000);
 
 /// A card that holds one of its models at a time, each of them asked for more than it can serve.
 pub struct Contention {
@@ -33,14 +34,16 @@ impl Contention {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut config = PoolConfig::default();
         let mut loads = BTreeMap::new();
-        let mut longest = Millis::ZERO;
+        let (mut longest, mut shortest) = (Millis::ZERO, Millis::MAX);
         for nth in 0..models {
             let mib = rng.u64(11..20) * 1000;
             let (id, model) = (ModelId::from(format!("m{nth}").as_str()), model(mib));
             let load = Millis(rng.u64(1000..20_000));
             // Before its first load the estimate counts.
             let estimate = super::super::super::load_time::LoadTimes::new(model.stored);
-            longest = longest.max(load).max(estimate.expected(LoadKind::Start));
+            let estimate = estimate.expected(LoadKind::Start);
+            longest = longest.max(load.max(estimate));
+            shortest = shortest.min(load.min(estimate));
             loads.insert(id.clone(), load);
             config.models.insert(id, model);
         }
@@ -50,7 +53,12 @@ impl Contention {
         let leave = service + STOP + RECLAIM;
         let bound = match models {
             2 => leave + longest + turn + leave + longest + Millis(8 * STEP.0),
-            _ => Millis((leave + longest + turn).0 * ROUNDS_MAX),
+            _ => {
+                // A load is seen to be over at a step.
+                let ratio = (longest.0 + 4 * STEP.0) as f64 / shortest.0 as f64;
+                let round = leave + longest + turn + Millis(8 * STEP.0);
+                bound_of_several(models, round, (leave + service, ratio))
+            }
         };
         Contention {
             host: SimulatedHost::new(seed, &[20_000], config.clone()),
@@ -151,6 +159,21 @@ impl Contention {
     }
 }
 
+/// Bound of the wait of one of several contenders, each of which has the card for a round at most.
+///
+/// The greatest debt for each second of a load is first. Others that come in turn have waited for the rounds of all the
+/// rest, and `late` for the waiters that a model leaves with. A debt that exceeds theirs by the `ratio` of the longest load to
+/// the shortest is before them; until then each other may have come once more.
+fn bound_of_several(models: u64, round: Millis, (late, ratio): (Millis, f64)) -> Millis {
+    let aging = DemandSettings::default().aging;
+    let debt = |waited| debt_of_wait(5, waited, aging);
+    let others = Millis(round.0 * (models - 2)) + late;
+    let steps = (others.0..BOUND_MAX.0).step_by(STEP.0 as usize);
+    let mut waits = steps.map(Millis);
+    let first = waits.find(|wait| debt(*wait) >= ratio * debt(others));
+    first.expect("debts grow without an end") + Millis(round.0 * models)
+}
+
 #[test]
 fn a_model_waits_for_one_turn_of_the_other_at_most() {
     let mut loads = 0;
@@ -164,9 +187,16 @@ fn a_model_waits_for_one_turn_of_the_other_at_most() {
 
 #[test]
 fn no_one_of_several_contenders_starves() {
+    let mut closest = 0;
     for seed in 0..events() / 10_000 {
         let mut contention = Contention::new(seed, 3 + seed % 2);
-        contention.run(4000);
+        contention.run(12_000);
         assert!(contention.longest > Millis::ZERO);
+        closest = closest.max(contention.longest.0 * 100 / contention.bound.0);
     }
+    println!("longest wait: {closest} % of its bound");
+    assert!(
+        closest > 20,
+        "a bound that far off finds nothing: {closest} %"
+    );
 }

@@ -49,3 +49,11 @@ fn starvation_is_found() {
     contention.set_turn(1000);
     contention.run(20_000);
 }
+
+#[test]
+#[should_panic(expected = "waits longer than its bound")]
+fn starvation_among_several_is_found() {
+    let mut contention = Contention::new(1, 4);
+    contention.set_turn(1000);
+    contention.run(20_000);
+}
