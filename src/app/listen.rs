@@ -165,8 +165,14 @@ fn bind(address: SocketAddr) -> Result<TcpListener, String> {
         socket.bind(address)?;
         socket.listen(BACKLOG)
     };
-    open().map_err(|e| {
-        format!("cannot listen on {address}: {e}; is another process using it? change `listen`")
+    open().map_err(|error| {
+        let advice = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "a port below 1024 takes the capability CAP_NET_BIND_SERVICE"
+            }
+            _ => "is another process using it? change `listen`",
+        };
+        format!("cannot listen on {address}: {error}; {advice}")
     })
 }
 

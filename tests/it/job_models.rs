@@ -289,6 +289,8 @@ async fn models_on_one_base_take_turns_with_few_exchanges_of_weights() {
     const JOBS: usize = 30;
     // Preferred takes in a row after which the least served model is next, and the take that begins them.
     const ROW_MAX: usize = 9;
+    // Shares are of time: far longer than a busy machine adds to one job, which would count as service.
+    const JOB_TIME: Duration = Duration::from_millis(30);
     let order = Arc::new(Mutex::new(Vec::<usize>::new()));
     let log = Arc::clone(&order);
     let server = HandledServer::by(move |request| {
@@ -297,7 +299,7 @@ async fn models_on_one_base_take_turns_with_few_exchanges_of_weights() {
         let weights = body["replicate_weights"].as_str().unwrap();
         log.lock()
             .push(weights.trim_start_matches("w-").parse().unwrap());
-        Reaction::AnswerAfter(Duration::from_millis(2), json_answer("{}"))
+        Reaction::AnswerAfter(JOB_TIME, json_answer("{}"))
     })
     .await;
     let node = Node::start(&on_base(server.address, MODELS, "")).await;
