@@ -247,6 +247,8 @@ fn wire(criterion: &mut Criterion<ThreadTime>) {
                     path_model: None,
                     task: None,
                     content_type: None,
+                    path: "/v1/messages",
+                    json_bytes: None,
                     body: black_box(body.clone()),
                 })
             });
