@@ -7,6 +7,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,10 +92,10 @@ pub enum ClientSocket {
     Tcp(TcpListener),
     /// In the file system.
     Unix {
+        /// Its path, removed before the socket closes: then nobody takes it for one that was left over.
+        _path: UnixPath,
         /// The bound socket.
         listener: UnixListener,
-        /// Its path, held to be removed.
-        _path: UnixPath,
     },
 }
 
@@ -135,10 +136,13 @@ impl ClientSocket {
 /// Binds a socket in the file system. A file that nobody listens at any more is replaced.
 fn bind_unix(path: &Path) -> Result<ClientSocket, String> {
     let listened_at = std::os::unix::net::UnixStream::connect(path);
-    let is_left_over = matches!(
-        &listened_at,
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused
-    );
+    // A file of another kind refuses connections too, and is not ours to remove.
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    let is_left_over = is_socket
+        && matches!(
+            &listened_at,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused
+        );
     if is_left_over {
         // Binding tells what is wrong where it cannot be removed.
         let _ = std::fs::remove_file(path);

@@ -22,6 +22,7 @@ use super::serve::{keepalive, stall_max};
 use super::server::DownstreamServer;
 use super::session::Session;
 use super::socket::Socket;
+use crate::state::UnsentAnswers;
 use crate::telemetry::watched;
 
 /// First bytes of a client of HTTP/2 (RFC 9113 section 3.4).
@@ -36,7 +37,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 /// Bytes of one response that wait in the connection.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Time for the client to answer a goodbye before the connection is cut.
-const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 type AcceptedRequest = Option<Result<(http::Request<RecvStream>, SendResponse<Bytes>), h2::Error>>;
 
@@ -109,9 +110,12 @@ pub(super) async fn serve_http2(
     let mut streams = JoinSet::new();
     let mut drained = pin!(drained.wait_for(|drained| *drained));
     let mut timer = pin!(sleep(keepalive(&edge)));
-    let mut is_leaving = false;
+    let (mut is_leaving, mut is_read_slowly) = (false, false);
+    // A stream's work ends when its answer is in the connection: a drain waits until it has left that.
+    let mut unsent = None;
     loop {
         let is_full = streams.len() >= STREAMS_MAX as usize;
+        let at_work = is_leaving || !streams.is_empty();
         tokio::select! {
             Some(_) = streams.join_next() => {
                 if streams.is_empty() {
@@ -122,10 +126,12 @@ pub(super) async fn serve_http2(
                     timer.as_mut().reset(Instant::now() + rest);
                 }
             }
-            accepted = accept(&mut connection, is_full) => {
+            accepted = accept(&mut connection, is_full, &mut unsent, at_work) => {
                 let Some(Ok((request, respond))) = accepted else {
                     break;
                 };
+                unsent.get_or_insert_with(|| edge.shared.drain.hold());
+                is_read_slowly = false;
                 let stream = Http2Stream::new(request, respond, stall_max(&edge));
                 let metrics = Arc::clone(&edge.shared.metrics);
                 let serving = serve_stream(Arc::clone(&edge), stream, serves_health);
@@ -133,10 +139,17 @@ pub(super) async fn serve_http2(
             }
             _ = &mut drained, if !is_leaving => {
                 is_leaving = true;
+                unsent.get_or_insert_with(|| edge.shared.drain.hold());
                 connection.graceful_shutdown();
                 timer.as_mut().reset(Instant::now() + GOODBYE_TIMEOUT);
             }
             () = timer.as_mut(), if streams.is_empty() => {
+                if connection.has_streams() && !is_read_slowly {
+                    // The last answers are still read.
+                    is_read_slowly = true;
+                    timer.as_mut().reset(Instant::now() + stall_max(&edge));
+                    continue;
+                }
                 if is_leaving {
                     break;
                 }
@@ -166,14 +179,26 @@ fn settings(edge: &DownstreamServer) -> (Builder, Duration) {
     (builder, limit)
 }
 
-/// Waits for the next request; keeps the connection going, and takes none, while all places are taken.
-async fn accept(connection: &mut Connection<ReadBefore, Bytes>, is_full: bool) -> AcceptedRequest {
-    if is_full {
-        // The connection has ended, whatever the reason.
-        let _ = std::future::poll_fn(|cx| connection.poll_closed(cx)).await;
-        return None;
-    }
-    connection.accept().await
+/// Waits for the next request; keeps the connection going, and takes none, while all places are taken. Releases `unsent`
+/// once every answer has left a connection that is not `at_work`.
+async fn accept(
+    connection: &mut Connection<ReadBefore, Bytes>,
+    is_full: bool,
+    unsent: &mut Option<UnsentAnswers>,
+    at_work: bool,
+) -> AcceptedRequest {
+    std::future::poll_fn(|cx| {
+        if is_full {
+            // The connection has ended, whatever the reason.
+            return connection.poll_closed(cx).map(|_| None);
+        }
+        let accepted = connection.poll_accept(cx);
+        if accepted.is_pending() && !at_work && !connection.has_streams() {
+            *unsent = None;
+        }
+        accepted
+    })
+    .await
 }
 
 async fn serve_stream(edge: Arc<DownstreamServer>, stream: Http2Stream, serves_health: bool) {

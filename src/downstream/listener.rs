@@ -142,8 +142,12 @@ impl ClientListener {
             AcceptedStream::Unix(unix) if is_bare => (Socket::Unix(unix), false),
             AcceptedStream::Unix(mut unix) => {
                 let opening = read_proxy_header(&edge, &mut unix, &protocols);
-                // Whoever is on this machine is not counted by an address.
-                Box::pin(opening).await?;
+                // Whoever is on this machine has no address, but the clients of a balancer do.
+                if let Some(address) = Box::pin(opening).await? {
+                    let limits = &edge.shared.snapshot.load_full().limits;
+                    let counted = guard.record_address(address, limits);
+                    counted.map_err(ConnectionFault::Limit)?;
+                }
                 (Socket::Unix(unix), false)
             }
             AcceptedStream::Tcp(tcp) => {

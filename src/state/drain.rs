@@ -12,6 +12,8 @@ use tokio::sync::Notify;
 pub struct Drain {
     draining: AtomicBool,
     in_flight: AtomicUsize,
+    /// Connections with answers that their sockets have not taken.
+    unsent: AtomicUsize,
     idle: Notify,
 }
 
@@ -37,14 +39,20 @@ impl Drain {
         InFlight(Arc::clone(self))
     }
 
-    /// Returns when no request is in flight.
+    /// Counts a connection whose answers may not have left until the guard is dropped.
+    pub fn hold(self: &Arc<Drain>) -> UnsentAnswers {
+        self.unsent.fetch_add(1, Ordering::AcqRel);
+        UnsentAnswers(Arc::clone(self))
+    }
+
+    /// Returns when no request is in flight and all answers have left.
     pub async fn idle(&self) {
         loop {
             let idle = self.idle.notified();
             tokio::pin!(idle);
             // Registered before the count is read, so that the last one out cannot be missed.
             idle.as_mut().enable();
-            if self.in_flight() == 0 {
+            if self.in_flight() == 0 && self.unsent.load(Ordering::Acquire) == 0 {
                 return;
             }
             idle.await;
@@ -58,6 +66,17 @@ pub struct InFlight(Arc<Drain>);
 impl Drop for InFlight {
     fn drop(&mut self) {
         if self.0.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+/// Counts one connection with unsent answers; released by drop.
+pub struct UnsentAnswers(Arc<Drain>);
+
+impl Drop for UnsentAnswers {
+    fn drop(&mut self) {
+        if self.0.unsent.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.idle.notify_waiters();
         }
     }

@@ -27,7 +27,7 @@ pub use backlog::{Backlog, BacklogBudget, ReaderPace};
 pub use body_budget::{BodyBudget, BodyShare};
 pub use body_checks::{BodyCheckSlots, LARGE_BYTES};
 pub use cors::{Cors, PageOrigin};
-pub use drain::{Drain, InFlight};
+pub use drain::{Drain, InFlight, UnsentAnswers};
 pub use headers::{Headers, header_name_error};
 pub use limits::Limits;
 pub use quota::{QuotaGuard, QuotaStore};

@@ -217,6 +217,20 @@ async fn a_drain_says_goodbye_and_finishes_what_is_at_work() {
 }
 
 #[tokio::test]
+async fn the_last_answer_leaves_before_the_process_ends() {
+    let server = SimulatedServer::taking(50).await;
+    for _ in 0..8 {
+        let mut node = clear(&server, 4, "").await;
+        let client = connect(&node).await;
+        let sent = client.send(chat_request(), &chat("m", "")).await;
+        node.settles(1, 0).await;
+        node.signal("TERM");
+        assert_eq!(sent.whole().await.status, 200);
+        assert!(node.ended().await.success());
+    }
+}
+
+#[tokio::test]
 async fn a_connection_without_requests_ends_in_peace() {
     let server = SimulatedServer::fast().await;
     let node = clear(&server, 4, "timeouts: { keepalive_secs: 1 }\n").await;

@@ -241,7 +241,10 @@ async fn a_client_behind_a_balancer_is_counted_by_its_own_address() {
     assert!(is_ok(&ask_behind(&node, b"PROXY UNKNOWN\r\n").await));
     assert_eq!(ask_behind(&node, b"").await, "");
     let counted = "infergate_connections_refused_total{reason=\"proxy-protocol\"}";
-    assert_eq!(node.metric(counted).await, Some(1.0));
+    eventually("it is counted", async || {
+        (node.metric(counted).await? == 1.0).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -278,6 +281,20 @@ async fn the_balancers_word_comes_before_the_handshake() {
     assert!(is_ok(&String::from_utf8(answer).unwrap()));
 }
 
+/// Writes a configuration that listens at a path alone.
+fn unix_config(dir: &Path, path: &Path) -> std::path::PathBuf {
+    let file = dir.join("alone.yaml");
+    let listen = format!(
+        "clients: [{{ address: \"unix:{}\" }}], admin: {{ address: \"127.0.0.1:0\" }}",
+        path.display()
+    );
+    let state = dir.join("alone").display().to_string();
+    let text =
+        format!("listen: {{ {listen} }}\nstate_dir: \"{state}\"\nanonymous: allow\nmodels: []\n");
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
 async fn ask_unix(path: &Path) -> std::io::Result<String> {
     let mut client = UnixStream::connect(path).await?;
     client.write_all(request().as_bytes()).await?;
@@ -293,6 +310,16 @@ async fn a_socket_in_the_file_system_serves_and_goes_with_the_gateway() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("api.sock");
     let server = SimulatedServer::fast().await;
+    // A file of another kind is left as it is.
+    std::fs::write(&path, "precious").unwrap();
+    let bound = std::process::Command::new(env!("CARGO_BIN_EXE_infergate"))
+        .args(["serve", "--config"])
+        .arg(unix_config(dir.path(), &path))
+        .output()
+        .unwrap();
+    assert!(!bound.status.success());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    std::fs::remove_file(&path).unwrap();
     // Left over by a process that was killed: nobody listens at it.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let also = format!("health: false }}, {{ address: \"unix:{}\"", path.display());

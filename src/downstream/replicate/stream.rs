@@ -308,12 +308,15 @@ fn gone_event(job: &StoredJob) -> String {
     text
 }
 
-/// Writes an event with one `data` for each line of its text.
+/// Writes an event with one `data` for each line of its text. A carriage return ends a line as well: readers would drop
+/// what follows one within a line.
 fn write_event(out: &mut String, name: &str, id: &str, text: &str) {
     // Writing to a string does not fail.
     let _ = write!(out, "event: {name}\nid: {id}\n");
     for line in text.split('\n') {
-        let _ = writeln!(out, "data: {}", line.trim_end_matches('\r'));
+        for line in line.strip_suffix('\r').unwrap_or(line).split('\r') {
+            let _ = writeln!(out, "data: {line}");
+        }
     }
     out.push('\n');
 }
@@ -327,6 +330,9 @@ mod tests {
         let mut out = String::new();
         write_event(&mut out, "output", "5:1", "a\n b\n");
         assert_eq!(out, "event: output\nid: 5:1\ndata: a\ndata:  b\ndata: \n\n");
+        let mut out = String::new();
+        write_event(&mut out, "output", "5:1", "a\r\nb\rc");
+        assert_eq!(out, "event: output\nid: 5:1\ndata: a\ndata: b\ndata: c\n\n");
     }
 
     #[test]
