@@ -1,4 +1,4 @@
-//! What a service manager such as systemd is sent, over a socket as it makes one.
+//! Notifications that a service manager such as systemd gets, over a socket as it makes one.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};

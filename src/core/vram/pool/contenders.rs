@@ -69,7 +69,7 @@ pub(super) enum Contender {
 /// Devices on which memory will come back.
 struct LeavingDevices<'a> {
     devices: &'a [PoolDevice],
-    /// Those of them, at their places: identities are long, and each decision compares them often.
+    /// Devices among them, at their places: identities are long, and each decision compares them often.
     leaves: Vec<bool>,
     /// Others, which are lost.
     lost: Vec<&'a DeviceId>,
