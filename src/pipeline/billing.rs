@@ -362,6 +362,12 @@ pub struct OwedCharge {
 }
 
 impl OwedCharge {
+    /// Counts the charge against the account's limit while the end is stored: a client may see the end before
+    /// the writer settles it.
+    pub fn announce(&mut self) {
+        self.held.owe(self.neurons);
+    }
+
     /// Takes the charge from the account's day.
     pub fn settle(self) {
         self.held.settle(self.neurons);

@@ -186,6 +186,15 @@ impl QuotaGuard {
         }
     }
 
+    /// The request is over and costs `actual` neurons, once its end is stored. They count against the limit from now on.
+    pub fn owe(&mut self, actual: f64) {
+        if let Some(reservation) = self.reservation.take() {
+            let now = unix_secs(self.store.clock);
+            let owe = |quota: &mut Quota| quota.owe(reservation, actual, now);
+            self.reservation = Some(self.store.change(owe));
+        }
+    }
+
     /// The request cost `actual` neurons.
     pub fn settle(mut self, actual: f64) {
         if let Some(reservation) = self.reservation.take() {
@@ -230,6 +239,19 @@ mod tests {
         assert_eq!(ledger.used(&account), 9.5);
         ledger.reserve(&account, 1.0, 10).unwrap().settle(0.5);
         assert!(ledger.reserve(&account, 0.0, 10).is_err());
+    }
+
+    #[test]
+    fn what_is_owed_refuses_others_at_once_and_comes_back_by_drop() {
+        let ledger = QuotaStore::restore(&QuotaSnapshot::default(), well_before_midnight());
+        let account = AccountId::from("a");
+        let mut owed = ledger.reserve(&account, 0.0, 1).unwrap();
+        assert!(ledger.check(&account, 1).is_ok());
+        owed.owe(2.0);
+        assert!(ledger.check(&account, 1).is_err());
+        drop(owed);
+        assert!(ledger.check(&account, 1).is_ok());
+        assert_eq!(ledger.used(&account), 0.0);
     }
 
     #[test]

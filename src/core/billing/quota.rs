@@ -80,6 +80,8 @@ struct PeerUsage {
 struct AccountCounter {
     used: u64,
     reserved: u64,
+    /// Cost of requests that are over, until their ends are stored.
+    owed: u64,
     /// Sum of the reports of other nodes for this day. 128 bits, so that it stays exact for any report
     /// and a wrong one can be taken back.
     used_elsewhere: u128,
@@ -93,6 +95,23 @@ pub struct QuotaReservation {
     account: AccountId,
     day: u64,
     micro: u64,
+    /// The request is over: this is its cost.
+    is_owed: bool,
+}
+
+impl AccountCounter {
+    /// Use of the day at all nodes, with what is owed here.
+    fn spent(&self) -> u128 {
+        u128::from(self.used) + u128::from(self.owed) + self.used_elsewhere
+    }
+
+    /// Sum to which a reservation of the kind adds.
+    fn pending(&mut self, is_owed: bool) -> &mut u64 {
+        match is_owed {
+            true => &mut self.owed,
+            false => &mut self.reserved,
+        }
+    }
 }
 
 /// Reason why no neurons can be reserved.
@@ -187,12 +206,11 @@ impl Quota {
         self.version
     }
 
-    /// Returns whether the account has used `limit` neurons today; reservations do not count.
+    /// Returns whether the account has used `limit` neurons today, or owes them; reservations do not count.
     pub fn is_spent(&mut self, account: &AccountId, limit: u64, now: UnixSecs) -> bool {
         self.advance_to(now);
         let counter = self.accounts.get(account).copied().unwrap_or_default();
-        let used = u128::from(counter.used) + counter.used_elsewhere;
-        used >= u128::from(limit.saturating_mul(MICRO as u64))
+        counter.spent() >= u128::from(limit.saturating_mul(MICRO as u64))
     }
 
     /// Puts `amount` neurons aside, unless the day's use and all reservations have reached `limit`.
@@ -209,11 +227,11 @@ impl Quota {
         self.advance_to(now);
         let counter = self.accounts.entry(account.clone()).or_default();
         let limit = u128::from(limit.saturating_mul(MICRO as u64));
-        let used = u128::from(counter.used) + counter.used_elsewhere;
-        if used >= limit {
+        let spent = counter.spent();
+        if spent >= limit {
             return Err(QuotaExhaustion::Used);
         }
-        if used + u128::from(counter.reserved) >= limit {
+        if spent + u128::from(counter.reserved) >= limit {
             return Err(QuotaExhaustion::Held);
         }
         let micro = to_micro(amount);
@@ -222,6 +240,7 @@ impl Quota {
             account: account.clone(),
             day: self.day,
             micro,
+            is_owed: false,
         })
     }
 
@@ -242,6 +261,33 @@ impl Quota {
             account,
             day: self.day,
             micro,
+            is_owed: false,
+        }
+    }
+
+    /// The request is over and costs `actual` neurons once its end is stored. They count against the limit from now on,
+    /// to the day on which it was admitted; a release gives them back.
+    pub fn owe(
+        &mut self,
+        reservation: QuotaReservation,
+        actual: f64,
+        now: UnixSecs,
+    ) -> QuotaReservation {
+        self.advance_to(now);
+        if reservation.day < self.day {
+            return reservation;
+        }
+        let QuotaReservation { account, day, .. } = reservation;
+        let counter = self.accounts.entry(account.clone()).or_default();
+        let pending = counter.pending(reservation.is_owed);
+        *pending = pending.saturating_sub(reservation.micro);
+        let micro = to_micro(actual);
+        counter.owed = counter.owed.saturating_add(micro);
+        QuotaReservation {
+            account,
+            day,
+            micro,
+            is_owed: true,
         }
     }
 
@@ -254,7 +300,8 @@ impl Quota {
             return;
         }
         let counter = self.accounts.entry(reservation.account).or_default();
-        counter.reserved = counter.reserved.saturating_sub(reservation.micro);
+        let pending = counter.pending(reservation.is_owed);
+        *pending = pending.saturating_sub(reservation.micro);
         let micro = to_micro(actual);
         counter.used = counter.used.saturating_add(micro);
         self.version += u64::from(micro > 0);

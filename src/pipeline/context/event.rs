@@ -28,12 +28,13 @@ impl RequestContext {
             return None;
         }
         let event = self.end()?;
-        let owed = self.billing.take_owed();
+        let mut owed = self.billing.take_owed();
         if self.is_event_elsewhere() {
             // The node that answered a forwarded job has written it.
             owed.into_iter().for_each(OwedCharge::settle);
             return None;
         }
+        owed.iter_mut().for_each(OwedCharge::announce);
         Some((event, owed))
     }
 

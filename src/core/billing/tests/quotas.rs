@@ -30,6 +30,31 @@ fn who_was_admitted_is_not_refused_for_what_it_may_cost_elsewhere() {
 }
 
 #[test]
+fn a_cost_that_is_owed_counts_against_the_limit_until_it_is_settled_or_given_back() {
+    let (mut quota, a) = (Quota::default(), account());
+    let held = quota.reserve(&a, 0.5, 1, NOON).unwrap();
+    assert!(!quota.is_spent(&a, 1, NOON));
+    let owed = quota.owe(held, 2.0, NOON);
+    assert!(quota.is_spent(&a, 1, NOON));
+    let refused = quota.reserve(&a, 1.0, 1, NOON);
+    assert_eq!(refused.unwrap_err(), QuotaExhaustion::Used);
+    assert_eq!((quota.used(&a, NOON), quota.reserved(&a, NOON)), (0.0, 0.0));
+    assert_eq!(quota.snapshot().used_micro, []);
+    quota.release(owed, NOON);
+    assert!(!quota.is_spent(&a, 1, NOON));
+    let again = quota.reserve(&a, 0.5, 1, NOON).unwrap();
+    let again = quota.owe(again, 2.0, NOON);
+    quota.settle(again, 2.0, NOON);
+    assert_eq!(quota.used(&a, NOON), 2.0);
+    // The cost belongs to the day of the admission.
+    let late = quota.reserve(&a, 0.5, 100, NOON).unwrap();
+    let tomorrow = UnixSecs((NOON.day() + 1) * 86_400);
+    let late = quota.owe(late, 70.0, tomorrow);
+    quota.settle(late, 70.0, tomorrow);
+    assert_eq!(quota.used(&a, tomorrow), 0.0);
+}
+
+#[test]
 fn what_other_nodes_tell_counts_once_for_its_day_and_does_not_fall() {
     let (mut quota, a, day) = (Quota::default(), account(), NOON.day());
     let (one, other) = ("one".into(), "other".into());
