@@ -81,6 +81,7 @@ accept-edge:
     cargo build --quiet
     tests/edge/http1.py
     tests/edge/http2.py --full
+    tests/edge/upgrade.py --full
 
 # Durable jobs: the store's cycles and CPU, submits and starts over HTTP, memory of a running job (under 5 minutes)
 bench-jobs:

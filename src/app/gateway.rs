@@ -3,9 +3,10 @@
 //! Requests are not decided about here. All background work is listed in [`Gateway::run`]; the order in which
 //! it ends is the order of that function and of `drain`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -17,13 +18,13 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::capture::CaptureRecorder;
-use super::cluster::Membership;
+use super::cluster::{ClusterSockets, Membership};
 use super::discover::DiscoveryReport;
 use super::gpu::{GpuHost, HostEnding};
 use super::insight::NodeInsight;
 use super::job_controls::operator;
 use super::jobs::JobTasks;
-use super::listen::{AdminThread, Listeners, accept_clients};
+use super::listen::{AdminThread, ClientSocket, Listeners, accept_clients};
 use super::load::{Loader, PreparedConfig};
 use super::plan::node_id;
 use super::quota_keeper::QuotaKeeper;
@@ -33,6 +34,7 @@ use super::seeds::Seeds;
 use super::serve::fail;
 use super::signals::Signals;
 use super::state_lock::StateLock;
+use super::upgrade::{OfferedUpgrade, Predecessor, UpgradeOffer, Upgrades, offer_upgrades};
 use super::{
     announce, capture, cluster, discover, export, housekeeping, jobs, listen, nodes, quota_keeper,
     ranking, runtime, seeds,
@@ -40,7 +42,7 @@ use super::{
 use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;
 use crate::config::{Config, LoadedConfig};
-use crate::downstream::{ClientConnections, DownstreamServer};
+use crate::downstream::{ClientConnections, ClientListener, DownstreamServer};
 use crate::jobs::Jobs;
 use crate::peer::{ClusterHandle, PeerClient};
 use crate::state::{BodyCheckSlots, ConfigSnapshot, Drain, QuotaStore, Shared};
@@ -72,6 +74,7 @@ pub struct Gateway {
     membership: Option<Membership>,
     signals: Signals,
     keeper: QuotaKeeper,
+    state_dir: PathBuf,
 }
 
 impl Gateway {
@@ -79,30 +82,27 @@ impl Gateway {
         file: &Path,
         ready: PreparedConfig,
         loader: Loader,
-        metrics: Arc<Metrics>,
-        clock: Clock,
-        logs: LogHandle,
+        (metrics, clock, logs): (Arc<Metrics>, Clock, LogHandle),
+        predecessor: Option<&mut Predecessor>,
     ) -> Result<Gateway, String> {
         let LoadedConfig {
             config, content, ..
         } = &ready.loaded;
-        let listeners = Listeners::bind(&config.listen).await?;
+        let is_successor = predecessor.is_some();
+        let listeners = Listeners::bind(&config.listen, predecessor)?;
         let joining = cluster::bind(config).await?;
         let state_dir = config.state_dir.clone();
-        let lock = StateLock::acquire_at_start(&state_dir)?;
+        let lock = StateLock::acquire_at_start(&state_dir, is_successor)?;
         let kept = quota_keeper::read(&state_dir).map_err(|e| format!("state_dir: {e}"))?;
         let shared = build_shared(config, &kept, metrics, clock)?;
         let keeper = QuotaKeeper::new(Arc::clone(&shared.quota), lock, &state_dir, kept);
-        let membership = match joining {
-            Some(joining) => Some(joining.start(&shared).await?),
-            None => None,
-        };
-        let watch = watch_file(file, *content)?;
+        let membership = start_membership(joining, &shared).await?;
         let (handle, requests) = reload_channel();
         let connections = Arc::new(ClientConnections::default());
         let loader = Arc::new(loader);
         let (discovery, reports) = discover::start(&shared, &ready.models).await;
         let jobs = jobs::open(config, &shared)?;
+        let watch = watch_file(file, *content)?;
         let reloader = Reloader::start(
             (Arc::clone(&loader), jobs.clone()),
             ready,
@@ -142,13 +142,19 @@ impl Gateway {
             recorder,
             membership,
             keeper,
+            state_dir,
             signals: Signals::listen().map_err(|e| format!("cannot listen for signals: {e}"))?,
         })
     }
 
-    /// Runs all background work until the node has drained. Tasks stop with the set, or by
-    /// `closing`.
-    pub async fn run(self) -> ExitCode {
+    /// Runs all background work until the node has drained, or a successor serves and the last request has ended. Tasks
+    /// stop with the set, or by `closing`.
+    pub async fn run(mut self, predecessor: Option<Predecessor>) -> ExitCode {
+        let (mut upgrades, offered) = match self.take_turn(predecessor).await {
+            Ok(upgrades) => upgrades,
+            Err(problem) => return fail(&problem),
+        };
+        let offer = self.upgrade_offer();
         let Gateway {
             shared,
             edge,
@@ -164,28 +170,18 @@ impl Gateway {
             membership,
             mut signals,
             mut keeper,
+            ..
         } = self;
         let ((closing, closed), mut tasks) = (watch::channel(false), JoinSet::new());
-        let sockets = listeners.clients.into_iter();
-        for (socket, listener) in sockets.zip(reloader.listeners().all()) {
-            let listener = (socket, Arc::clone(listener));
-            let (edge, counted) = (Arc::clone(&edge), Arc::clone(&connections));
-            tasks.spawn(accept_clients(listener, edge, counted, closed.clone()));
-        }
-        let operators = match AdminThread::start(listeners.admin, admin, closed.clone()) {
-            Ok(operators) => operators,
+        let clients = listeners.clients.into_iter();
+        let clients = clients.zip(reloader.listeners().all());
+        let accepting = spawn_clients(&mut tasks, clients, (&edge, &connections), &closed);
+        let mut operators = match AdminThread::start(listeners.admin, admin, closed.clone()) {
+            Ok(operators) => Some(operators),
             Err(error) => return fail(&format!("operators cannot be served: {error}")),
         };
-        if let Some(listener) = listeners.peers {
-            tasks.spawn(listen::accept_peers(
-                listener,
-                Arc::clone(&edge),
-                Arc::clone(&shared),
-                closed.clone(),
-            ));
-            tasks.spawn(nodes::measure_rtts(Arc::clone(&shared)));
-        }
-        spawn_callbacks(&mut tasks, listeners.callbacks, &edge, &shared);
+        let internal = (listeners.peers, listeners.callbacks);
+        spawn_internal(&mut tasks, internal, &edge, closed.clone());
         let is_clustered = membership.is_some();
         spawn_membership(&mut tasks, membership, &shared);
         tasks.spawn(ranking::rank(Arc::clone(&shared), is_clustered));
@@ -195,23 +191,146 @@ impl Gateway {
         announce::announce(reloader.config(), &shared.snapshot.load());
         tasks.spawn(reloader.run(signals.hangup()));
         let mut jobs = JobTasks::start(jobs, &mut tasks);
+        if let Some(offer) = offer {
+            tasks.spawn(offer_upgrades(offer, offered, closed));
+        }
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
         service.notify_ready("serving, configuration 1");
-        keeper.run_until(signals.terminate()).await;
-        service.notify_stopping(end_limit(&shared, &jobs));
+        let end = await_end(&shared, &mut signals, &mut keeper, &mut upgrades).await;
+        match end {
+            EndCause::Signal => service.notify_stopping(end_limit(&shared, &jobs)),
+            EndCause::Upgrade => {
+                listeners.handed_over.store(true, Ordering::Release);
+                stop_accepting(&shared, &closing, &accepting).await;
+                operators.take().into_iter().for_each(AdminThread::stop);
+                upgrades.answer_command().await;
+            }
+        }
         keeper.set_draining();
-        let drained = drain_all(&shared, &closing, &mut signals, &mut jobs, models.as_mut());
+        let signals = (&mut signals, end);
+        let drained = drain_all(&shared, &closing, signals, &mut jobs, models.as_mut());
         let code = keeper.run_until(drained).await;
+        upgrades.predecessor_ended().await;
         jobs.flush().await;
         tasks.shutdown().await;
-        // Requests that were cut off leave their events on the way out.
-        if timeout(CANCEL_TIMEOUT, shared.drain.idle()).await.is_err() {
-            tracing::error!("some requests could not be ended");
-        }
+        cancel_requests(&shared).await;
         keeper.flush().await;
-        operators.stop();
+        operators.into_iter().for_each(AdminThread::stop);
         close_outputs(&shared, &recorder).await;
         code
+    }
+
+    /// Waits for the turn of a successor, and counts what its predecessor has counted until then. Returns the upgrades of
+    /// this process, with the end to which its own successors go.
+    async fn take_turn(
+        &mut self,
+        predecessor: Option<Predecessor>,
+    ) -> Result<(Upgrades, mpsc::Sender<OfferedUpgrade>), String> {
+        let (mut upgrades, offered) = Upgrades::new();
+        let Some(predecessor) = predecessor else {
+            return Ok((upgrades, offered));
+        };
+        let turn = tokio::select! {
+            turn = predecessor.await_turn() => turn?,
+            () = self.signals.terminate() => return Err("ended by a signal before its turn".to_owned()),
+        };
+        let refreshed = self.keeper.refresh();
+        refreshed.map_err(|error| format!("state_dir: {error}"))?;
+        upgrades.take_turn(turn, &self.shared);
+        let files = &self.listeners.handed_over;
+        files.store(false, Ordering::Release);
+        Ok((upgrades, offered))
+    }
+
+    /// Offers to be followed by another process.
+    fn upgrade_offer(&mut self) -> Option<UpgradeOffer> {
+        let obstacle = match (&self.membership, &self.gpu) {
+            (Some(_), _) => Some(
+                "a node of a cluster is not upgraded in place: restart it, other nodes take its requests meanwhile",
+            ),
+            (None, Some(_)) => {
+                Some("a gateway that runs processes of models is not upgraded in place: restart it")
+            }
+            (None, None) => None,
+        };
+        let sockets = std::mem::take(&mut self.listeners.doubles);
+        UpgradeOffer::bind(&self.state_dir, sockets, obstacle)
+    }
+}
+
+/// Cause of the end of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EndCause {
+    /// A signal.
+    Signal,
+    /// Another process serves at the same sockets.
+    Upgrade,
+}
+
+/// Waits for requests that were cut off: they leave their events on the way out.
+async fn cancel_requests(shared: &Shared) {
+    if timeout(CANCEL_TIMEOUT, shared.drain.idle()).await.is_err() {
+        tracing::error!("some requests could not be ended");
+    }
+}
+
+/// Waits until the node is to end. An upgrade that fails is none.
+async fn await_end(
+    shared: &Shared,
+    signals: &mut Signals,
+    keeper: &mut QuotaKeeper,
+    upgrades: &mut Upgrades,
+) -> EndCause {
+    loop {
+        let asked = async {
+            tokio::select! {
+                () = signals.terminate() => None,
+                offered = upgrades.next() => Some(offered),
+            }
+        };
+        let Some(offered) = keeper.run_until(asked).await else {
+            return EndCause::Signal;
+        };
+        // The successor counts on from the file.
+        keeper.flush().await;
+        if upgrades.begin(offered, shared).await {
+            return EndCause::Upgrade;
+        }
+    }
+}
+
+/// Serves clients at all their listeners. The sender that is returned is closed once none of them accepts any more.
+fn spawn_clients<'a>(
+    tasks: &mut JoinSet<()>,
+    listeners: impl Iterator<Item = (ClientSocket, &'a Arc<ClientListener>)>,
+    (edge, connections): (&Arc<DownstreamServer>, &Arc<ClientConnections>),
+    closed: &watch::Receiver<bool>,
+) -> watch::Sender<()> {
+    let (sender, accepting) = watch::channel(());
+    for (socket, listener) in listeners {
+        let listener = (socket, Arc::clone(listener), accepting.clone());
+        let (edge, counted) = (Arc::clone(edge), Arc::clone(connections));
+        tasks.spawn(accept_clients(listener, edge, counted, closed.clone()));
+    }
+    sender
+}
+
+/// Serves other nodes and containers of models, where they have a listener.
+fn spawn_internal(
+    tasks: &mut JoinSet<()>,
+    (peers, callbacks): (Option<TcpListener>, Option<TcpListener>),
+    edge: &Arc<DownstreamServer>,
+    closed: watch::Receiver<bool>,
+) {
+    let shared = edge.shared();
+    if let Some(peers) = peers {
+        let (edge, shared) = (Arc::clone(edge), Arc::clone(shared));
+        tasks.spawn(nodes::measure_rtts(Arc::clone(&shared)));
+        tasks.spawn(listen::accept_peers(peers, edge, shared, closed));
+    }
+    if let Some(callbacks) = callbacks {
+        let (edge, shared) = (Arc::clone(edge), Arc::clone(shared));
+        tasks.spawn(listen::accept_callbacks(callbacks, edge, shared));
     }
 }
 
@@ -220,16 +339,24 @@ fn watch_file(file: &Path, content: [u8; 32]) -> Result<FileWatch, String> {
         .map_err(|e| format!("{} cannot be watched: {e}", file.display()))
 }
 
-/// Serves containers of models, where they have a listener.
-fn spawn_callbacks(
-    tasks: &mut JoinSet<()>,
-    listener: Option<TcpListener>,
-    edge: &Arc<DownstreamServer>,
-    shared: &Arc<Shared>,
+/// Closes the sockets for clients of a process that has a successor.
+async fn stop_accepting(
+    shared: &Shared,
+    closing: &watch::Sender<bool>,
+    accepting: &watch::Sender<()>,
 ) {
-    if let Some(listener) = listener {
-        let (edge, shared) = (Arc::clone(edge), Arc::clone(shared));
-        tasks.spawn(listen::accept_callbacks(listener, edge, shared));
+    shared.drain.begin();
+    closing.send_replace(true);
+    accepting.closed().await;
+}
+
+async fn start_membership(
+    joining: Option<ClusterSockets>,
+    shared: &Arc<Shared>,
+) -> Result<Option<Membership>, String> {
+    match joining {
+        Some(joining) => joining.start(shared).await.map(Some),
+        None => Ok(None),
     }
 }
 
@@ -308,12 +435,12 @@ pub(super) fn build_shared(
 async fn drain_all(
     shared: &Shared,
     closing: &watch::Sender<bool>,
-    signals: &mut Signals,
+    (signals, end): (&mut Signals, EndCause),
     jobs: &mut JobTasks,
     models: Option<&mut HostEnding>,
 ) -> ExitCode {
     jobs.stop();
-    let drained = drain(shared, closing, signals, models.as_deref()).await;
+    let drained = drain(shared, closing, (signals, end), models.as_deref()).await;
     let mut is_orderly = drained == ExitCode::SUCCESS;
     if is_orderly {
         tokio::select! {
@@ -364,20 +491,24 @@ fn end_limit(shared: &Shared, jobs: &JobTasks) -> Duration {
 }
 
 /// Notifies other nodes first, then fails readiness; new connections are still served for the delay;
-/// then what runs may finish. A second signal ends it at once.
+/// then what runs may finish. A second signal ends it at once. After an upgrade there is nobody to notify.
 async fn drain(
     shared: &Shared,
     closing: &watch::Sender<bool>,
-    signals: &mut Signals,
+    (signals, end): (&mut Signals, EndCause),
     models: Option<&HostEnding>,
 ) -> ExitCode {
     let timeouts = shared.snapshot.load().timeouts.clone();
     tracing::info!(in_flight = shared.drain.in_flight(), "draining");
-    shared.cluster.begin_leaving();
-    nodes::announce_draining(shared).await;
+    if end == EndCause::Signal {
+        shared.cluster.begin_leaving();
+        nodes::announce_draining(shared).await;
+    }
     shared.drain.begin();
     let finished = async {
-        tokio::time::sleep(Duration::from_secs(timeouts.drain_delay_secs)).await;
+        if end == EndCause::Signal {
+            tokio::time::sleep(Duration::from_secs(timeouts.drain_delay_secs)).await;
+        }
         closing.send_replace(true);
         if let Some(models) = models {
             models.drain();

@@ -7,10 +7,11 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::upgrade::{NamedSocket, Predecessor, SocketName, SocketSet};
 use crate::admin::Admin;
 use crate::config::Listen;
 use crate::downstream::{
@@ -61,28 +63,70 @@ pub struct Listeners {
     pub peers: Option<TcpListener>,
     /// For containers of models; none without `listen.callbacks`.
     pub callbacks: Option<TcpListener>,
+    /// All of them once more, with their names in the configuration, for a successor.
+    pub doubles: Vec<NamedSocket>,
+    /// Another process has the sockets too: their files stay.
+    pub handed_over: Arc<AtomicBool>,
 }
 
 impl Listeners {
-    /// Binds everything that is configured, or nothing.
+    /// Binds everything that is configured, or nothing. Sockets of a predecessor are used as they are.
     ///
     /// # Errors
     /// A sentence that names the address and what to do.
-    pub async fn bind(listen: &Listen) -> Result<Listeners, String> {
+    pub fn bind(
+        listen: &Listen,
+        predecessor: Option<&mut Predecessor>,
+    ) -> Result<Listeners, String> {
+        // Those of a predecessor are its own until this process serves.
+        let handed_over = Arc::new(AtomicBool::new(predecessor.is_some()));
+        let inherited = predecessor.map(Predecessor::take_sockets);
+        let mut inherited = inherited.unwrap_or_default();
         let clients = listen
             .clients
             .iter()
-            .map(|listener| ClientSocket::bind(&listener.address))
+            .map(|listener| ClientSocket::open(&listener.address, &mut inherited, &handed_over))
             .collect::<Result<_, _>>()?;
-        let peers = listen.peers.as_ref().map(|peers| bind(peers.address));
+        let mut open =
+            |name: fn(SocketAddr) -> SocketName, address| match inherited.take(&name(address)) {
+                Some(socket) => take_tcp(socket, address),
+                None => bind(address),
+            };
+        let peers = listen.peers.as_ref();
+        let peers = peers.map(|peers| open(SocketName::Peers, peers.address));
         let callbacks = listen.callbacks.as_ref();
-        let callbacks = callbacks.map(|callbacks| bind(callbacks.address));
-        Ok(Listeners {
+        let callbacks = callbacks.map(|it| open(SocketName::Callbacks, it.address));
+        let mut listeners = Listeners {
             clients,
-            admin: bind(listen.admin.address)?,
+            admin: open(SocketName::Admin, listen.admin.address)?,
             peers: peers.transpose()?,
             callbacks: callbacks.transpose()?,
-        })
+            doubles: Vec::new(),
+            handed_over,
+        };
+        let doubles = listeners.duplicate(listen);
+        listeners.doubles =
+            doubles.map_err(|error| format!("sockets cannot be doubled: {error}"))?;
+        Ok(listeners)
+    }
+
+    fn duplicate(&self, listen: &Listen) -> io::Result<Vec<NamedSocket>> {
+        let mut all = Vec::new();
+        for (socket, config) in self.clients.iter().zip(&listen.clients) {
+            let name = SocketName::Clients(config.address.to_string());
+            all.push(NamedSocket::duplicate(name, socket.as_fd())?);
+        }
+        let name = SocketName::Admin(listen.admin.address);
+        all.push(NamedSocket::duplicate(name, self.admin.as_fd())?);
+        if let (Some(socket), Some(peers)) = (&self.peers, &listen.peers) {
+            let name = SocketName::Peers(peers.address);
+            all.push(NamedSocket::duplicate(name, socket.as_fd())?);
+        }
+        if let (Some(socket), Some(callbacks)) = (&self.callbacks, &listen.callbacks) {
+            let name = SocketName::Callbacks(callbacks.address);
+            all.push(NamedSocket::duplicate(name, socket.as_fd())?);
+        }
+        Ok(all)
     }
 }
 
@@ -99,21 +143,51 @@ pub enum ClientSocket {
     },
 }
 
-/// Path of a socket in the file system, removed by drop.
-pub struct UnixPath(PathBuf);
+/// Path of a socket in the file system, removed by drop unless another process listens there.
+pub struct UnixPath {
+    path: PathBuf,
+    handed_over: Arc<AtomicBool>,
+}
 
 impl Drop for UnixPath {
     fn drop(&mut self) {
-        // Another process may have removed it, or bound its own there: then its file is lost with it at the next start.
-        let _ = std::fs::remove_file(&self.0);
+        if !self.handed_over.load(Ordering::Acquire) {
+            // Another process may have removed it, or bound its own there: then its file is lost with it at the next start.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
 impl ClientSocket {
-    fn bind(address: &ListenAddress) -> Result<ClientSocket, String> {
-        match address {
-            ListenAddress::Ip(address) => bind(*address).map(ClientSocket::Tcp),
-            ListenAddress::Unix(path) => bind_unix(path),
+    /// Takes the inherited socket of the address, or binds one.
+    fn open(
+        address: &ListenAddress,
+        inherited: &mut SocketSet,
+        handed_over: &Arc<AtomicBool>,
+    ) -> Result<ClientSocket, String> {
+        let socket = inherited.take(&SocketName::Clients(address.to_string()));
+        match (address, socket) {
+            (ListenAddress::Ip(address), None) => bind(*address).map(ClientSocket::Tcp),
+            (ListenAddress::Ip(address), Some(socket)) => {
+                take_tcp(socket, *address).map(ClientSocket::Tcp)
+            }
+            (ListenAddress::Unix(path), socket) => {
+                let listener = match socket {
+                    Some(socket) => take_unix(socket, path)?,
+                    None => bind_unix(path)?,
+                };
+                let path = path.clone();
+                let handed_over = Arc::clone(handed_over);
+                let _path = UnixPath { path, handed_over };
+                Ok(ClientSocket::Unix { listener, _path })
+            }
+        }
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            ClientSocket::Tcp(listener) => listener.as_fd(),
+            ClientSocket::Unix { listener, .. } => listener.as_fd(),
         }
     }
 
@@ -134,7 +208,7 @@ impl ClientSocket {
 }
 
 /// Binds a socket in the file system. A file that nobody listens at any more is replaced.
-fn bind_unix(path: &Path) -> Result<ClientSocket, String> {
+fn bind_unix(path: &Path) -> Result<UnixListener, String> {
     let listened_at = std::os::unix::net::UnixStream::connect(path);
     // A file of another kind refuses connections too, and is not ours to remove.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
@@ -147,14 +221,34 @@ fn bind_unix(path: &Path) -> Result<ClientSocket, String> {
         // Binding tells what is wrong where it cannot be removed.
         let _ = std::fs::remove_file(path);
     }
-    let listener = UnixListener::bind(path).map_err(|error| {
+    UnixListener::bind(path).map_err(|error| {
         format!(
             "cannot listen on {}: {error}; is another process using it, and does its folder exist? change `listen`",
             path.display()
         )
-    })?;
-    let _path = UnixPath(path.to_owned());
-    Ok(ClientSocket::Unix { listener, _path })
+    })
+}
+
+/// Uses a listening socket of another process as it is.
+fn take_tcp(socket: OwnedFd, address: SocketAddr) -> Result<TcpListener, String> {
+    let listener = std::net::TcpListener::from(socket);
+    let taken = listener.set_nonblocking(true);
+    taken
+        .and_then(|()| TcpListener::from_std(listener))
+        .map_err(|error| format!("the socket at {address} cannot be taken over: {error}"))
+}
+
+fn take_unix(socket: OwnedFd, path: &Path) -> Result<UnixListener, String> {
+    let listener = std::os::unix::net::UnixListener::from(socket);
+    let taken = listener.set_nonblocking(true);
+    taken
+        .and_then(|()| UnixListener::from_std(listener))
+        .map_err(|error| {
+            format!(
+                "the socket at {} cannot be taken over: {error}",
+                path.display()
+            )
+        })
 }
 
 fn bind(address: SocketAddr) -> Result<TcpListener, String> {
@@ -196,9 +290,10 @@ async fn take_accepted<T>(accepted: io::Result<T>) -> Option<T> {
     }
 }
 
-/// Serves clients until `closed`, then what is still open. Dropping the future cuts that off.
+/// Serves clients until `closed`, then what is still open. Dropping the future cuts that off. `accepting` is dropped with
+/// the socket.
 pub async fn accept_clients(
-    (socket, listener): (ClientSocket, Arc<ClientListener>),
+    (socket, listener, accepting): (ClientSocket, Arc<ClientListener>, watch::Receiver<()>),
     edge: Arc<DownstreamServer>,
     connections: Arc<ClientConnections>,
     mut closed: watch::Receiver<bool>,
@@ -239,7 +334,7 @@ pub async fn accept_clients(
         }));
     }
     // Closed first, so that no client connects and waits in vain.
-    drop(socket);
+    drop((socket, accepting));
     while open.join_next().await.is_some() {}
 }
 

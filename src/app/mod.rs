@@ -42,8 +42,10 @@ mod signals;
 mod state_dir;
 mod state_lock;
 mod trim;
+mod upgrade;
 
 pub use demo::{demo, simulate};
 pub use demo_gpu::demo_gpu;
 pub use load::{CheckedFile, check, check_allowing_missing};
 pub use serve::serve;
+pub use upgrade::upgrade;

@@ -146,6 +146,19 @@ impl QuotaKeeper {
         }
     }
 
+    /// Counts what the process before has kept since this one began: a successor does before it serves.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn refresh(&mut self) -> io::Result<()> {
+        let now = read(&self.state_dir)?;
+        let before = std::mem::replace(&mut self.at_start, now.clone());
+        self.store.absorb(&before, &now);
+        // That the predecessor has the directory for a while is no news.
+        self.silent_ticks = 1;
+        Ok(())
+    }
+
     /// Asks for the directory, and counts what the process before has counted since this one began.
     fn take_over(&mut self) -> bool {
         let taken = self.lock.acquire().and_then(|is_ours| match is_ours {
@@ -188,7 +201,7 @@ mod tests {
     use crate::telemetry::clock::well_before_midnight;
 
     fn keeper(store: &Arc<QuotaStore>, dir: &Path) -> QuotaKeeper {
-        let lock = StateLock::acquire_at_start(dir).unwrap();
+        let lock = StateLock::acquire_at_start(dir, true).unwrap();
         QuotaKeeper::new(Arc::clone(store), lock, dir, read(dir).unwrap())
     }
 
@@ -215,6 +228,26 @@ mod tests {
         drop(keeps_old);
         keeps_new.flush().await;
         assert_eq!((new.used(&account), begin().used(&account)), (9.0, 9.0));
+    }
+
+    #[tokio::test]
+    async fn a_successor_counts_what_was_kept_before_its_turn_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let begin = || QuotaStore::restore(&read(dir.path()).unwrap(), well_before_midnight());
+        let account = AccountId::from("a");
+        let old = begin();
+        let mut keeps_old = keeper(&old, dir.path());
+        let new = begin();
+        let mut keeps_new = keeper(&new, dir.path());
+        old.reserve(&account, 1.0, 100).unwrap().settle(4.0);
+        keeps_old.flush().await;
+        keeps_new.refresh().unwrap();
+        assert_eq!(new.used(&account), 4.0);
+        old.reserve(&account, 1.0, 100).unwrap().settle(2.0);
+        keeps_old.flush().await;
+        drop(keeps_old);
+        keeps_new.flush().await;
+        assert_eq!((new.used(&account), begin().used(&account)), (6.0, 6.0));
     }
 
     #[tokio::test]

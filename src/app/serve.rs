@@ -13,6 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::gateway::Gateway;
 use super::heap;
 use super::load::Loader;
+use super::upgrade::Predecessor;
 use crate::config::{self, LoadedConfig, Problem};
 use crate::plugin::{CompileWait, PluginSnapshot};
 use crate::telemetry::log::LogHandle;
@@ -25,27 +26,36 @@ const LOG_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// For idle tasks to notice the end of the runtime.
 const RUNTIME_CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Runs a gateway with the configuration `file`, until a signal ends it.
+/// Runs a gateway with the configuration `file`, until a signal or a successor ends it.
 pub fn serve(file: &Path) -> ExitCode {
     heap::keep_large_blocks();
     // Pingora's own timer is a thread that wakes a hundred times a second from its first use on.
     set_fast_timeout_to_tokio_threshold(Some(Duration::ZERO));
+    let mut predecessor = match Predecessor::of_environment() {
+        Ok(predecessor) => predecessor,
+        Err(problem) => return fail(&problem),
+    };
     let loaded = match config::load(file) {
         Ok(loaded) => loaded,
-        Err(problems) => return cannot_start(file, &problems),
+        Err(problems) => return cannot_start(file, &problems, predecessor.as_mut()),
     };
     let clock = Clock::start();
     let logs = match log::init(&loaded.config.log, clock) {
         Ok(logs) => logs,
         Err(error) => return fail(&error.to_string()),
     };
-    let code = serve_logged(file, loaded, clock, logs.clone());
+    let code = serve_logged((file, loaded), clock, logs.clone(), predecessor);
     logs.close(LOG_CLOSE_TIMEOUT);
     code
 }
 
 /// The same once there is a log.
-fn serve_logged(file: &Path, loaded: LoadedConfig, clock: Clock, logs: LogHandle) -> ExitCode {
+fn serve_logged(
+    (file, loaded): (&Path, LoadedConfig),
+    clock: Clock,
+    logs: LogHandle,
+    mut predecessor: Option<Predecessor>,
+) -> ExitCode {
     let metrics = Arc::new(Metrics::new(
         env!("CARGO_PKG_VERSION"),
         env!("INFERGATE_GIT_HASH"),
@@ -53,9 +63,12 @@ fn serve_logged(file: &Path, loaded: LoadedConfig, clock: Clock, logs: LogHandle
     ));
     let state_dir = Some(loaded.config.state_dir.clone());
     let loader = Loader::new(file, state_dir, Arc::clone(metrics.plugins()));
+    if let Some(predecessor) = &mut predecessor {
+        predecessor.report_progress("its configuration is read; plugins are loaded");
+    }
     let ready = match loader.complete(loaded, &PluginSnapshot::default(), CompileWait::Whole) {
         Ok(ready) => ready,
-        Err(unready) => return cannot_start(file, &unready.problems),
+        Err(unready) => return cannot_start(file, &unready.problems, predecessor.as_mut()),
     };
     for warning in &ready.loaded.warnings {
         tracing::warn!(
@@ -70,9 +83,15 @@ fn serve_logged(file: &Path, loaded: LoadedConfig, clock: Clock, logs: LogHandle
         Err(error) => return fail(&format!("cannot start worker threads: {error}")),
     };
     let code = runtime.block_on(async {
-        match Gateway::build(file, ready, loader, metrics, clock, logs).await {
-            Ok(node) => node.run().await,
-            Err(problem) => fail(&problem),
+        let began = (metrics, clock, logs);
+        match Gateway::build(file, ready, loader, began, predecessor.as_mut()).await {
+            Ok(node) => node.run(predecessor).await,
+            Err(problem) => {
+                if let Some(predecessor) = &mut predecessor {
+                    predecessor.report_failure(&problem);
+                }
+                fail(&problem)
+            }
         }
     });
     runtime.shutdown_timeout(RUNTIME_CLOSE_TIMEOUT);
@@ -80,10 +99,18 @@ fn serve_logged(file: &Path, loaded: LoadedConfig, clock: Clock, logs: LogHandle
 }
 
 /// Prints problems as `check` does; for start only, before there is a log.
-fn cannot_start(file: &Path, problems: &[Problem]) -> ExitCode {
+fn cannot_start(
+    file: &Path,
+    problems: &[Problem],
+    predecessor: Option<&mut Predecessor>,
+) -> ExitCode {
     for problem in problems {
         let problem = problem.to_string();
         eprintln!("{}: error: {}", file.display(), printable(&problem));
+    }
+    if let (Some(predecessor), Some(first)) = (predecessor, problems.first()) {
+        let (file, count) = (file.display(), problems.len());
+        predecessor.report_failure(&format!("{file}: {first}; {count} problem(s) in all"));
     }
     eprintln!(
         "the configuration does not load; `infergate check {}` repeats this",

@@ -33,8 +33,8 @@ impl StateLock {
     /// first write.
     ///
     /// # Errors
-    /// A sentence: another process has it and does not drain.
-    pub fn acquire_at_start(state_dir: &Path) -> Result<StateLock, String> {
+    /// A sentence: another process has it and does not drain, and this one `is_successor` of none.
+    pub fn acquire_at_start(state_dir: &Path, is_successor: bool) -> Result<StateLock, String> {
         let mut lock = StateLock {
             state_dir: state_dir.to_owned(),
             file: None,
@@ -44,7 +44,9 @@ impl StateLock {
         }
         match lock.acquire() {
             Ok(true) => Ok(lock),
-            Ok(false) if lock.is_draining() || std::env::var_os(TAKE_OVER).is_some() => {
+            Ok(false)
+                if is_successor || lock.is_draining() || std::env::var_os(TAKE_OVER).is_some() =>
+            {
                 tracing::info!(
                     state_dir = %state_dir.display(),
                     "another process has this directory: nothing is kept before it has ended"
@@ -127,27 +129,35 @@ mod tests {
     #[test]
     fn a_directory_is_one_processes_and_the_next_ones_once_the_first_drains() {
         let dir = tempfile::tempdir().unwrap();
-        let mut first = StateLock::acquire_at_start(dir.path()).unwrap();
+        let mut first = StateLock::acquire_at_start(dir.path(), false).unwrap();
         assert!(first.is_held());
         // A second file description is as good as a second process.
-        let refused = StateLock::acquire_at_start(dir.path()).unwrap_err();
+        let refused = StateLock::acquire_at_start(dir.path(), false).unwrap_err();
         assert!(refused.contains("give each its own"), "{refused}");
         first.set_draining();
-        let mut second = StateLock::acquire_at_start(dir.path()).unwrap();
+        let mut second = StateLock::acquire_at_start(dir.path(), false).unwrap();
         assert!(!second.is_held() && !second.acquire().unwrap());
         drop(first);
         assert!(second.acquire().unwrap() && second.is_held());
         assert!(
-            StateLock::acquire_at_start(dir.path()).is_err(),
+            StateLock::acquire_at_start(dir.path(), false).is_err(),
             "it serves, not drains"
         );
+    }
+
+    #[test]
+    fn a_successor_begins_beside_a_process_that_serves() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = StateLock::acquire_at_start(dir.path(), false).unwrap();
+        let second = StateLock::acquire_at_start(dir.path(), true).unwrap();
+        assert!(first.is_held() && !second.is_held());
     }
 
     #[test]
     fn a_directory_that_is_not_there_is_made_with_the_first_write_only() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
-        let mut lock = StateLock::acquire_at_start(&state).unwrap();
+        let mut lock = StateLock::acquire_at_start(&state, false).unwrap();
         assert!(!lock.is_held() && !state.exists());
         assert!(lock.acquire().unwrap() && state.exists());
     }

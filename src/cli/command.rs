@@ -31,6 +31,7 @@ Examples:
   infergate config example                     every key, commented
   infergate check infergate.yaml               every problem at once, with line and key
   infergate serve --config infergate.yaml      run it; the file is reloaded when it changes
+  infergate upgrade --config infergate.yaml    replace the gateway that runs by this program
   infergate config diff infergate.yaml         what the file would change in the gateway that runs
   infergate explain last                       what happened to the newest request and why
   infergate jobs queues                        durable jobs: what waits and runs, and how old it is
@@ -62,6 +63,19 @@ enum Command {
     )]
     Serve {
         /// The configuration file (YAML).
+        #[arg(long, short, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Replace the gateway that runs by this program, without refusing a request.
+    #[command(
+        after_help = "The gateway that runs is found by `state_dir` of the file. It starts this program as its successor, \
+        with its own environment, hands its listening sockets over and ends with its last request. Whatever is wrong with \
+        the successor, the gateway that runs serves on.\n\
+        Exit codes: 0 the successor serves, 1 it does not, and why.\n\
+        Example: infergate upgrade --config /etc/infergate/infergate.yaml"
+    )]
+    Upgrade {
+        /// The configuration file (YAML) of the successor.
         #[arg(long, short, value_name = "FILE")]
         config: PathBuf,
     },
@@ -219,6 +233,7 @@ pub fn run() -> ExitCode {
     }
     match Cli::parse().command {
         Command::Serve { config } => app::serve(&config),
+        Command::Upgrade { config } => app::upgrade(&config),
         Command::Check {
             file,
             json,

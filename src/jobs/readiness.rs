@@ -19,9 +19,9 @@ use super::signals::StopCause;
 /// Reason for which a taken job is not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotRun {
-    /// It ends; with a text for the user that says more than the reason does.
+    /// Ends, with a text for the user that says more than the reason does.
     Ends(EndReason, Option<String>),
-    /// It goes back into the queue.
+    /// Goes back into the queue.
     Released(ReleaseCause),
     /// Queued again until a moment: its account has used up its day.
     Waits(StoreTime),

@@ -23,7 +23,7 @@ use super::store::{
 };
 const NOW: StoreTime = StoreTime(1_000_000);
 
-/// What the table does not have: ended jobs, requests, keys, events, deployments.
+/// Rows that the table does not have: ended jobs, requests, keys, events, deployments.
 #[derive(Default)]
 struct Kept {
     table: JobTable,

@@ -91,7 +91,7 @@ pub(super) struct UpstreamConnection {
     pub received: BytesMut,
     /// Head of the response to the present request.
     pub head: ParsedResponse,
-    /// What is left of its body.
+    /// Rest of its body.
     pub body: BodyDecoder,
     unsent: UnsentRequest,
     write_error: Option<io::Error>,

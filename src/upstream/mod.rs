@@ -19,6 +19,7 @@ mod gate;
 mod health;
 mod model;
 mod pool;
+mod process_permits;
 mod ranking;
 mod response;
 mod servers;
@@ -40,6 +41,7 @@ pub use gate::{
 };
 pub use health::{PROBE_TICK, ServerPost, post, probe_ready, probe_round, read_json, read_page};
 pub use model::{ModelRuntime, ModelRuntimes};
+pub use process_permits::{PermitReport, PermitSide, ProcessPermits};
 pub use ranking::{
     PromptFingerprint, RANKING_TICK, RankingClass, RankingDemand, RankingRequest, RankingResult,
     SITES_TICK, SiteRanking, ranking_requested, request_ranking,

@@ -2,6 +2,7 @@
 //!
 //! No request is made here. A reload makes a new [`ModelRuntimes`] around the gates that stay.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use infergate_core::model::{Catalog, ModelSpec, QueueSpec, WhenUnhealthy, tariff
 
 use super::backends::{Backend, backend};
 use super::gate::AdmissionGate;
+use super::process_permits::{PermitSide, ProcessPermits};
 use super::ranking::Ranking;
 use super::servers::SharedServers;
 use super::target::Target;
@@ -142,6 +144,22 @@ impl ModelRuntimes {
             list,
             servers: Arc::clone(servers),
         }
+    }
+
+    /// Limits of all servers, by the names of their permits.
+    pub fn server_limits(&self) -> BTreeMap<String, u32> {
+        let all = self.servers.all().into_iter();
+        all.map(|(name, server)| (name, server.limit())).collect()
+    }
+
+    /// Permits of another process at these servers. Of one that ends they are all of `owned`; one that begins has none yet.
+    pub fn share_permits(
+        &self,
+        side: PermitSide,
+        owned: &BTreeMap<String, u32>,
+    ) -> Arc<ProcessPermits> {
+        let count = |name: &str| owned.get(name).copied().unwrap_or(0);
+        ProcessPermits::new(&self.servers, side, count)
     }
 
     /// The model at a position of the catalog.

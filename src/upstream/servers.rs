@@ -44,6 +44,14 @@ enum PermitKey {
 }
 
 impl PermitKey {
+    /// Name that is the same in every process with the same configuration.
+    fn name(&self) -> String {
+        match self {
+            PermitKey::Server(server) => server.clone(),
+            PermitKey::Model(model, url) => format!("{url} {model}"),
+        }
+    }
+
     fn of(model: &ModelId, endpoint: &EndpointSpec) -> PermitKey {
         match endpoint.permits {
             PermitScope::Server => PermitKey::Server(endpoint.server()),
@@ -90,6 +98,14 @@ impl SharedServers {
         let new = || ServerPermits::new(endpoint.max_concurrent_requests);
         let server = table.permits.entry(PermitKey::of(model, endpoint));
         Arc::clone(server.or_insert_with(new))
+    }
+
+    /// All servers with the names of their permits.
+    pub(super) fn all(&self) -> Vec<(String, Arc<ServerPermits>)> {
+        let table = self.table.lock();
+        let all = table.permits.iter();
+        all.map(|(key, server)| (key.name(), Arc::clone(server)))
+            .collect()
     }
 
     /// A number for a gate that is about to be made.

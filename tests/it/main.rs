@@ -86,4 +86,5 @@ mod support;
 mod tasks;
 mod tls;
 mod triton;
+mod upgrade;
 mod workers_ai;

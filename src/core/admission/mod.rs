@@ -11,6 +11,7 @@
 //! permit_class, service_time  ←  class_share  ←  permits
 //! server  ←  endpoints, permit_request, permits, class_share, discipline  ←  admission_queue
 //! cooldown  ←  permit_request
+//! server  ←  permits_elsewhere
 //! rate and bodies stand alone
 //! ```
 //!
@@ -38,6 +39,7 @@ mod order;
 mod permit_class;
 mod permit_request;
 mod permits;
+mod permits_elsewhere;
 mod priority;
 mod queue;
 pub mod rate;
@@ -55,6 +57,7 @@ pub use permit_class::{ClassChoice, ClassTurn, PermitClass};
 pub use permit_request::{
     AdmissionOutcome, Grant, PermitId, PermitRequest, QueueTicket, WaiterUpdates,
 };
+pub use permits_elsewhere::PermitsElsewhere;
 pub use server::{GateId, Handoff, ServerMembership, ServerPermits};
 pub use state::{AdmissionGauges, AdmissionState, EndpointState};
 

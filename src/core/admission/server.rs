@@ -160,6 +160,15 @@ impl ServerMember {
         self.server.has_room()
     }
 
+    /// Returns whether requests wait for a permit of the server, at any other member.
+    pub fn have_others_waiting(&self) -> bool {
+        let table = self.server.table();
+        let mut others = table.members.iter().enumerate();
+        others.any(|(index, entry)| {
+            index != self.index && entry.as_ref().is_some_and(|entry| entry.is_waiting)
+        })
+    }
+
     /// Permits in use or reserved at the server, over all members.
     pub fn server_used(&self) -> u32 {
         self.server.used()

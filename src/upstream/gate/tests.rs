@@ -6,6 +6,7 @@ use infergate_core::routing::cluster::ModelLoad;
 
 use super::fixtures::{PERMITS, ask, spec, targets};
 use super::*;
+use crate::upstream::process_permits::{PermitSide, ProcessPermits};
 
 #[test]
 fn an_endpoint_that_left_is_no_target_while_its_permit_is_out() {
@@ -234,6 +235,50 @@ fn a_permit_for_a_waiter_that_left_goes_back_to_the_model_that_waits_beside_it()
     drop(leaves);
     assert!(stays.grant.try_recv().is_ok());
     assert_eq!((one.gauges().used, other.gauges().used), (1, 0));
+}
+
+#[test]
+fn two_processes_have_one_permit_and_who_waits_in_the_older_one_is_first() {
+    let mut model = spec(Algorithm::Fair);
+    model.endpoints[0].max_concurrent_requests = 1;
+    let processes: [Arc<SharedServers>; 2] = Default::default();
+    let [old, new] = processes.each_ref().map(|it| gate_of(it, &model, "one"));
+    let owned = |count| move |_: &str| count;
+    let ending = ProcessPermits::new(&processes[0], PermitSide::Ending, owned(0));
+    let beginning = ProcessPermits::new(&processes[1], PermitSide::Beginning, owned(1));
+    let exchange = || {
+        beginning.take(&ending.report());
+        ending.take(&beginning.report());
+    };
+    let (_, Ok(GateEntry::Leased(held))) = old.request_permit(ask("a")) else {
+        panic!("the permit is free");
+    };
+    let queued = |gate: &Arc<AdmissionGate>| match gate.request_permit(ask("a")) {
+        (_, Ok(GateEntry::Queued(waiter))) => waiter,
+        _ => panic!("the permit is out"),
+    };
+    let used = || (old.gauges().used, new.gauges().used);
+    let (later, earlier) = (queued(&new), queued(&old));
+    exchange();
+    drop(held);
+    exchange();
+    assert_eq!(used(), (1, 0), "who waits in the old process is first");
+    drop(earlier);
+    exchange();
+    assert_eq!(used(), (0, 1));
+    // A request that comes to the old process late waits for the next freed one.
+    let late = queued(&old);
+    exchange();
+    drop(later);
+    exchange();
+    exchange();
+    assert_eq!(used(), (1, 0));
+    drop(late);
+    exchange();
+    beginning.take_all();
+    let (_, Ok(GateEntry::Leased(_))) = new.request_permit(ask("a")) else {
+        panic!("the old process has ended");
+    };
 }
 
 #[test]

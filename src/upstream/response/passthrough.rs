@@ -153,9 +153,9 @@ struct PassedChunk<'a> {
     chunk: &'a [u8],
     /// First bytes of the chunk that pass.
     first: usize,
-    /// What follows the first bytes does not pass.
+    /// Bytes after the first ones do not pass.
     has_dropped: bool,
-    /// What passes is appended to `out`.
+    /// Passed bytes are appended to `out`.
     copies: bool,
     out: &'a mut BytesMut,
 }

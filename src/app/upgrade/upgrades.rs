@@ -1,0 +1,107 @@
+//! Upgrades of one process: the one that it began with, and the one that ends it.
+//!
+//! Starts no successor: [`offer_upgrades`](super::offer_upgrades) does. Permits are exchanged with each neighbour for as
+//! long as it lives.
+
+use std::collections::BTreeMap;
+
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::messages::UpgradeAnswer;
+use super::offer::{OfferedUpgrade, WaitingCommand};
+use super::permits::exchange_permits;
+use super::successor::Turn;
+use crate::state::Shared;
+use crate::upstream::PermitSide;
+
+/// Upgrades of this process.
+pub struct Upgrades {
+    offered: mpsc::Receiver<OfferedUpgrade>,
+    predecessor: JoinSet<()>,
+    successor: JoinSet<()>,
+    /// Command to be answered, and the process that serves now.
+    command: Option<(WaitingCommand, u32)>,
+}
+
+impl Upgrades {
+    /// Returns the upgrades, with the end to which successors go that could serve: one at a time.
+    pub fn new() -> (Upgrades, mpsc::Sender<OfferedUpgrade>) {
+        let (sender, offered) = mpsc::channel(1);
+        let upgrades = Upgrades {
+            offered,
+            predecessor: JoinSet::new(),
+            successor: JoinSet::new(),
+            command: None,
+        };
+        (upgrades, sender)
+    }
+
+    /// Begins to serve in the place of a predecessor: what it may still use is not this process's yet.
+    pub fn take_turn(&mut self, mut turn: Turn, shared: &Shared) {
+        let side = PermitSide::Beginning;
+        let permits = shared
+            .snapshot
+            .load()
+            .models
+            .share_permits(side, &turn.owned);
+        self.predecessor.spawn(async move {
+            match turn.report_serving().await {
+                Ok(()) => exchange_permits(turn.stream, permits, side).await,
+                Err(_) => permits.take_all(),
+            }
+        });
+    }
+
+    /// Returns the next successor that could serve.
+    pub async fn next(&mut self) -> OfferedUpgrade {
+        match self.offered.recv().await {
+            Some(offered) => offered,
+            // No successor can be asked for.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Has a successor serve. Returns false where it does not: this process serves on.
+    pub async fn begin(&mut self, offered: OfferedUpgrade, shared: &Shared) -> bool {
+        let (successor, command) = offered.into_parts();
+        let owned = shared.snapshot.load().models.server_limits();
+        match successor.begin(owned).await {
+            Ok((pid, stream)) => {
+                tracing::info!(
+                    pid,
+                    "the successor serves: this process ends with its last request"
+                );
+                self.share_with_successor(stream, shared);
+                self.command = Some((command, pid));
+                true
+            }
+            Err(reason) => {
+                tracing::error!(reason, "an upgrade has failed: this process serves on");
+                command.answer(&UpgradeAnswer::Failed(reason)).await;
+                false
+            }
+        }
+    }
+
+    /// Answers the command once this process accepts no connection any more.
+    pub async fn answer_command(&mut self) {
+        if let Some((command, pid)) = self.command.take() {
+            command.answer(&UpgradeAnswer::Done { pid }).await;
+        }
+    }
+
+    fn share_with_successor(&mut self, stream: UnixStream, shared: &Shared) {
+        let side = PermitSide::Ending;
+        let none = BTreeMap::new();
+        let permits = shared.snapshot.load().models.share_permits(side, &none);
+        self.successor
+            .spawn(exchange_permits(stream, permits, side));
+    }
+
+    /// Returns when the process before this one has ended: permits that it still uses are known to this one alone.
+    pub async fn predecessor_ended(&mut self) {
+        while self.predecessor.join_next().await.is_some() {}
+    }
+}

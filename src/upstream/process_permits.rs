@@ -1,0 +1,171 @@
+//! Permits of all servers while two processes send requests there: those that the other process has, and what is said
+//! about them.
+//!
+//! Not the connection between the processes: each side takes the report of the other and makes its own, in turn. Counting
+//! is [`PermitsElsewhere`]'s. A server that only one of the two knows is that one's alone.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use infergate_core::admission::{Handoff, PermitsElsewhere};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::servers::{HandoffReceiver, SharedServers};
+
+/// Report of one process to the other. Servers are named by the scope of their permits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PermitReport {
+    /// Permits that are the other process's from now on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub given: BTreeMap<String, u32>,
+    /// Servers whose permits requests of the process that ends wait for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wanted: Vec<String>,
+}
+
+impl PermitReport {
+    /// Returns whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.given.is_empty() && self.wanted.is_empty()
+    }
+}
+
+/// Part of this process in the hand-over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PermitSide {
+    /// The process that ends: each free permit is the other's.
+    Ending,
+    /// The process that begins: a permit is given where the other waits for it.
+    Beginning,
+}
+
+/// Permits that another process has, by server. Its drop frees all of them without waking who waits; see
+/// [`ProcessPermits::take_all`].
+pub struct ProcessPermits {
+    side: PermitSide,
+    servers: Arc<SharedServers>,
+    /// Guards the counts: one lock for an exchange, and for a freed permit that is reserved. The servers' leaf locks are
+    /// taken inside it.
+    table: Mutex<ProcessTable>,
+}
+
+#[derive(Default)]
+struct ProcessTable {
+    elsewhere: BTreeMap<String, PermitsElsewhere>,
+    /// Reserved permits that the next report names.
+    given: BTreeMap<String, u32>,
+}
+
+impl ProcessPermits {
+    /// Counts permits as the other process's: `count` of a server by its name.
+    pub(super) fn new(
+        servers: &Arc<SharedServers>,
+        side: PermitSide,
+        count: impl Fn(&str) -> u32,
+    ) -> Arc<ProcessPermits> {
+        let gate = servers.next_gate_id();
+        let known = servers.all().into_iter();
+        let elsewhere = known.map(|(name, server)| {
+            let count = count(&name);
+            (name, PermitsElsewhere::new(&server, gate, count))
+        });
+        let permits = Arc::new(ProcessPermits {
+            side,
+            servers: Arc::clone(servers),
+            table: Mutex::new(ProcessTable {
+                elsewhere: elsewhere.collect(),
+                given: BTreeMap::new(),
+            }),
+        });
+        let receiver: Weak<ProcessPermits> = Arc::downgrade(&permits);
+        servers.register(gate, receiver);
+        permits
+    }
+
+    /// Makes the next report.
+    pub fn report(&self) -> PermitReport {
+        let mut table = self.table.lock();
+        let ProcessTable { elsewhere, given } = &mut *table;
+        let mut report = PermitReport {
+            given: std::mem::take(given),
+            wanted: Vec::new(),
+        };
+        for (name, elsewhere) in elsewhere {
+            if self.side == PermitSide::Ending {
+                let free = elsewhere.take_free();
+                if free > 0 {
+                    *report.given.entry(name.clone()).or_default() += free;
+                }
+            }
+            if self.side == PermitSide::Ending
+                && elsewhere.count() > 0
+                && elsewhere.is_wanted_here()
+            {
+                report.wanted.push(name.clone());
+            }
+        }
+        report
+    }
+
+    /// Takes a report of the other process.
+    pub fn take(&self, report: &PermitReport) {
+        let mut handoffs = Vec::new();
+        {
+            let mut table = self.table.lock();
+            let ProcessTable { elsewhere, given } = &mut *table;
+            for (name, count) in &report.given {
+                if let Some(elsewhere) = elsewhere.get_mut(name) {
+                    handoffs.extend(elsewhere.give_back(*count));
+                }
+            }
+            // The process that ends serves those who wait there first, and gives what is free unasked.
+            let wanted = match self.side {
+                PermitSide::Ending => &[],
+                PermitSide::Beginning => &*report.wanted,
+            };
+            for name in wanted {
+                let Some(elsewhere) = elsewhere.get_mut(name) else {
+                    continue;
+                };
+                match elsewhere.take_one_free() {
+                    true => *given.entry(name.clone()).or_default() += 1,
+                    false => elsewhere.wait(),
+                }
+            }
+        }
+        self.servers.deliver(handoffs);
+    }
+
+    /// The other process has ended: everything is this one's.
+    pub fn take_all(&self) {
+        let handoffs: Vec<Handoff> = {
+            let elsewhere = std::mem::take(&mut self.table.lock().elsewhere);
+            let taken = elsewhere.into_values();
+            taken
+                .flat_map(|mut elsewhere| elsewhere.give_back(u32::MAX))
+                .collect()
+        };
+        self.servers.deliver(handoffs);
+    }
+}
+
+impl HandoffReceiver for ProcessPermits {
+    fn accept(&self, handoff: Handoff) -> Vec<Handoff> {
+        let mut table = self.table.lock();
+        let ProcessTable { elsewhere, given } = &mut *table;
+        let mut handoff = handoff;
+        for (name, elsewhere) in elsewhere {
+            match elsewhere.accept(handoff) {
+                Ok(()) => {
+                    *given.entry(name.clone()).or_default() += 1;
+                    return Vec::new();
+                }
+                Err(another) => handoff = another,
+            }
+        }
+        drop(table);
+        handoff.decline().into_iter().collect()
+    }
+}

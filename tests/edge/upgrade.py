@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""Upgrades under load: clients notice nothing, permits stay within the limit, jobs run once, and a broken successor costs
+nobody a request.
+
+Fresh and kept connections, requests of two seconds, streams, and durable jobs, while `infergate upgrade` replaces the
+gateway again and again. Standard library only.
+
+    tests/edge/upgrade.py                    two upgrades, three broken successors (20 s)
+    tests/edge/upgrade.py --full             20 upgrades, streams of 30 seconds, 1,000 jobs
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "jobs")]
+
+from kit import Gateway, Table, ask, simulators, until  # noqa: E402
+
+PERMITS = 6
+TOKENS_PER_SEC = 50
+# Upgrades, seconds of a stream, jobs.
+COUNTS = {False: (2, 4, 40), True: (20, 30, 1000)}
+CONFIGURATION = """anonymous: allow
+timeouts: {{ model_floor_secs: 120 }}
+jobs: {{}}
+models:
+  - id: acme/live
+    task: text-generation
+    backend: openai
+    queue: {{ capacity: 1000, total_capacity: 1000 }}
+    endpoints: [{{ url: "http://127.0.0.1:{live}", max_concurrent_requests: {permits} }}]
+  - id: acme/job
+    task: text-generation
+    backend: openai
+    endpoints: [{{ url: "http://127.0.0.1:{job}", max_concurrent_requests: {permits} }}]
+"""
+
+
+class Upgraded(Gateway):
+    """A gateway whose process is replaced. `process` is the first one; `pid` the one that serves."""
+
+    def write(self, text):
+        (self.folder / "state").mkdir(mode=0o700, exist_ok=True)
+        super().write(text)
+
+    def start(self):
+        super().start()
+        self.pid, self.pids = self.process.pid, [self.process.pid]
+
+    def upgrade(self, config=None):
+        """Runs the command. Returns its exit code and its words."""
+        arguments = [self.binary, "upgrade", "--config", str(config or self.config)]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+        words = done.stdout + done.stderr
+        if done.returncode == 0:
+            self.pid = int(words.split("process ")[1].split()[0])
+            self.pids.append(self.pid)
+        return done.returncode, words
+
+    def ask_for(self, program):
+        """Asks for another program than ours, as no command does. Returns the last answer."""
+        request = json.dumps({"binary": str(program), "config": str(self.config)}).encode()
+        with socket.socket(socket.AF_UNIX) as command:
+            command.connect(str(self.folder / "state/upgrade.sock"))
+            command.settimeout(120)
+            command.sendall(struct.pack(">I", len(request)) + request)
+            answer = {"Progress": ""}
+            while "Progress" in answer:
+                (length,) = struct.unpack(">I", received(command, 4))
+                answer = json.loads(received(command, length))
+        return answer
+
+    def live_events(self):
+        """Events of requests, of all processes."""
+        lines = self.events_path.read_text().splitlines()
+        return sum(json.loads(line).get("request_source") != "job" for line in lines)
+
+    def end(self):
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def received(stream, count):
+    data = b""
+    while len(data) < count:
+        piece = stream.recv(count - len(data))
+        if not piece:
+            raise OSError("the gateway has closed the connection")
+        data += piece
+    return data
+
+
+def is_alive(pid):
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+class Load:
+    """Clients of one gateway, until they are stopped."""
+
+    def __init__(self, port, stream_secs):
+        self.port, self.stream_tokens = port, stream_secs * TOKENS_PER_SEC
+        self.stopping = threading.Event()
+        self.lock = threading.Lock()
+        self.served = {"fresh": 0, "kept": 0, "slow": 0, "stream": 0}
+        self.failed, self.closed_idle = [], 0
+        kinds = [self.fresh] * 3 + [self.kept] * 3 + [self.slow] * 2 + [self.stream] * 2
+        self.threads = [threading.Thread(target=self.repeat, args=(kind,), daemon=True) for kind in kinds]
+        for thread in self.threads:
+            thread.start()
+
+    def stop(self):
+        self.stopping.set()
+        for thread in self.threads:
+            thread.join(180)
+
+    def repeat(self, kind):
+        while not self.stopping.is_set():
+            try:
+                kind()
+            except (OSError, http.client.HTTPException, ValueError, AssertionError) as error:
+                with self.lock:
+                    self.failed.append(f"{kind.__name__}: {error!r}")
+                time.sleep(0.1)
+
+    def count(self, kind):
+        with self.lock:
+            self.served[kind] += 1
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+
+    def chat(self, connection, tokens, **more):
+        body = {
+            "model": "acme/live",
+            "messages": [{"role": "user", "content": "hi"}],
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            **more,
+        }
+        headers = {"content-type": "application/json"}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        assert answer.status == 200, (answer.status, text[:200])
+        return text
+
+    def once(self, kind, tokens):
+        with contextlib.closing(self.connect()) as connection:
+            answer = json.loads(self.chat(connection, tokens))
+        assert answer["usage"]["completion_tokens"] == tokens, answer
+        self.count(kind)
+
+    def fresh(self):
+        self.once("fresh", 2)
+
+    def slow(self):
+        self.once("slow", 2 * TOKENS_PER_SEC)
+
+    def stream(self):
+        with contextlib.closing(self.connect()) as connection:
+            text = self.chat(connection, self.stream_tokens, stream=True, stream_options={"include_usage": True})
+        assert text.rstrip().endswith(b"data: [DONE]"), text[-200:]
+        assert b'"completion_tokens":%d' % self.stream_tokens in text.replace(b" ", b""), text[-400:]
+        self.count("stream")
+
+    def kept(self):
+        """Requests on one connection. One that was closed between two requests is made anew, as clients do."""
+        with contextlib.closing(self.connect()) as connection:
+            for number in range(1000):
+                if self.stopping.is_set():
+                    return
+                try:
+                    self.chat(connection, 1)
+                except (ConnectionError, http.client.RemoteDisconnected):
+                    if number == 0:
+                        raise
+                    with self.lock:
+                        self.closed_idle += 1
+                    return
+                self.count("kept")
+                # An idle moment in which the gateway may close it.
+                time.sleep(0.05)
+
+
+class Jobs:
+    """Predictions, created over the time of the load."""
+
+    def __init__(self, gateway, count):
+        self.gateway, self.ids, self.failed = gateway, [], []
+        self.thread = threading.Thread(target=self.create, args=(count,), daemon=True)
+        self.thread.start()
+
+    def create(self, count):
+        for number in range(count):
+            body = {"input": {"prompt": f"job {number}", "max_tokens": 10, "ignore_eos": True}}
+            try:
+                status, answer = self.gateway.ask("POST", "/v1/models/acme/job/predictions", body)
+            except (OSError, http.client.HTTPException) as error:
+                self.failed.append(repr(error))
+                continue
+            if status == 201:
+                self.ids.append(answer["id"])
+            else:
+                self.failed.append(f"{status}: {answer}")
+            time.sleep(0.02)
+
+
+def upgrades(gateway, table, count):
+    """Upgrades in a row."""
+    slow = []
+    for _ in range(count):
+        former = gateway.pid
+        time.sleep(1)
+        code, words = gateway.upgrade()
+        if code != 0:
+            table.row(f"an upgrade of {former}", words[-300:], False)
+            return
+        slow.append(former)
+    table.row("upgrades in a row", count)
+    # The first process is this program's child, and stays as a zombie.
+    until("the processes before have ended", lambda: not any(is_alive(pid) for pid in slow))
+
+
+def broken(gateway, table, binary):
+    """Successors that cannot serve: the gateway serves on."""
+    pid = gateway.pid
+    crash = gateway.folder / "crash"
+    crash.write_text("#!/bin/sh\nsleep 1\nexit 3\n")
+    crash.chmod(0o755)
+    plain = gateway.folder / "plain"
+    plain.write_text("not a program\n")
+    plain.chmod(0o755)
+    # A program that could serve, and crashes soon after.
+    late = gateway.folder / "late"
+    late.write_text(f'#!/bin/sh\n"{binary}" "$@" & pid=$!\nsleep 1.2\nkill -9 $pid\nexit 3\n')
+    late.chmod(0o755)
+    for name, program in (("crashes", crash), ("is no program", plain), ("crashes when it could serve", late)):
+        answer = gateway.ask_for(program)
+        table.row(f"a successor that {name}", json.dumps(answer)[:160], "Failed" in answer and is_alive(pid))
+    wrong = gateway.folder / "wrong.yaml"
+    wrong.write_text(gateway.config.read_text().replace("backend: openai", "backend: nothing", 1))
+    code, words = gateway.upgrade(wrong)
+    reason = words.splitlines()[0][-140:]
+    table.row("a successor whose configuration is wrong", reason, code == 1 and is_alive(pid))
+    taken = gateway.folder / "taken.yaml"
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        text = gateway.config.read_text()
+        taken.write_text(text.replace(f"127.0.0.1:{gateway.admin}", f"127.0.0.1:{other.getsockname()[1]}"))
+        code, words = gateway.upgrade(taken)
+    named = "cannot listen on" in words
+    table.row("a successor whose admin address is taken", words[-200:], code == 1 and named and is_alive(pid))
+
+
+def jobs_once(gateway, table, jobs, count):
+    """Each job has ended once, with one event."""
+    jobs.thread.join()
+    table.row(f"creates that failed of {count}", jobs.failed[:2], not jobs.failed)
+    objects = [gateway.ended(job) for job in jobs.ids]
+    wrong = [it["id"] for it in objects if it["status"] != "succeeded"]
+    table.row(f"jobs of {len(objects)} that did not succeed", len(wrong), not wrong and objects)
+    events = until(
+        "all events are written",
+        lambda: (found := gateway.events_by_job()) and len(found) >= len(objects) and found,
+    )
+    double = [job for job in jobs.ids if len(events.get(job, [])) != 1]
+    table.row("jobs without exactly one event", len(double), not double)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", default="target/debug/infergate")
+    parser.add_argument("--full", action="store_true", help="the counts of the acceptance")
+    options = parser.parse_args()
+    binary = str(pathlib.Path(options.binary).resolve())
+    count, stream_secs, job_count = COUNTS[options.full]
+    table = Table()
+    with simulators(binary, 2, "--dialect", "openai", "--concurrency", 64, "--tokens-per-sec", TOKENS_PER_SEC) as ports:
+        text = CONFIGURATION.format(live=ports[0], job=ports[1], permits=PERMITS)
+        gateway = Upgraded(binary, text)
+        try:
+            load, jobs = Load(gateway.port, stream_secs), Jobs(gateway, job_count)
+            broken(gateway, table, binary)
+            table.row("failed requests while successors were broken", load.failed[:2], not load.failed)
+            upgrades(gateway, table, count)
+            # Streams that began before the last upgrade end.
+            load.stop()
+            jobs_once(gateway, table, jobs, job_count)
+            table.row(f"failed requests of {load.served}", load.failed[:3], not load.failed)
+            table.row("kept connections closed between requests", load.closed_idle)
+            table.row("kinds of clients that were served", sum(map(bool, load.served.values())), all(load.served.values()))
+            for name, port in zip(("live", "jobs"), ports):
+                most = ask(port, "GET", "/sim/stats")[1]["high_water"]
+                table.row(f"most requests at once at the server of {name}, of {PERMITS}", most, most <= PERMITS)
+            served, events = sum(load.served.values()), gateway.live_events()
+            table.row(f"events of {served} served requests", events, events == served)
+        finally:
+            gateway.end()
+    sys.exit(table.finish())
+
+
+if __name__ == "__main__":
+    main()
