@@ -168,6 +168,17 @@ def request_lines():
     yield "upgrade to HTTP/2 of nothing", b"\x00" * 64
 
 
+CONTROLS = [bytes([at]) for at in (*range(32), 127)]
+
+
+def controls():
+    """Control bytes within the parts of a head."""
+    for byte in CONTROLS:
+        yield f"byte {byte!r} in a host", post(host=b"Host: h" + byte + b"x\r\n")
+        yield f"byte {byte!r} in a target", post(line=b"POST " + PATH + byte + b"x HTTP/1.1")
+        yield f"byte {byte!r} in a method", post(line=b"PO" + byte + b"ST " + PATH + b" HTTP/1.1")
+
+
 def fields():
     for at in [*range(32), 127]:
         byte = bytes([at])
@@ -307,6 +318,7 @@ models: [{{ id: m, task: text-generation, backend: openai, endpoints: [{{ url: "
             ("chunks", chunks(), refused),
             ("hosts", hosts(), refused),
             ("request lines", request_lines(), refused),
+            ("control bytes", controls(), refused),
             ("fields", fields(), refused),
             ("unusual and right", served(), answered),
         ]:
