@@ -130,7 +130,8 @@ def normal_times(port, until_set):
 
 def slow_heads(options, table):
     count = 1000 if options.full else 50
-    limit = HEAD_MAX_SECS - 1 if options.full else 2
+    # Small counts are for machines that do other work: there a hang is a fault.
+    limit, patience = (HEAD_MAX_SECS - 1, 1) if options.full else (2, 5)
     with simulators(options.binary, 1, "--ttft-ms", 20, "--tokens-per-sec", 0, "--concurrency", 64) as (server,):
         text = f"anonymous: allow\nlimits: {{ header_timeout_secs: {limit} }}\n{model(server, 64)}"
         with gateway(options.binary, text) as node:
@@ -156,10 +157,9 @@ def slow_heads(options, table):
             after, _ = alone()
             lives, left = found[0]
             slowest = max(lives, default=0)
-            table.row(f"of {count} slow heads, left open, and the longest, s", f"{left}, {slowest:.1f}", not left and slowest <= limit + 1)
+            table.row(f"of {count} slow heads, left open, and the longest, s", f"{left}, {slowest:.1f}", not left and slowest <= limit + patience)
             table.row("requests beside them, and failed", f"{len(beside)}, {len(failed)}", not failed)
             usual, now = quantile(before + after, 0.99), quantile(beside, 0.99)
-            # Small counts are for machines that do other work: there a hang is a fault.
             most = usual * P99_MAX_RATIO if options.full else usual + 1
             table.row("their p99 without and with slow heads, ms", f"{usual * 1000:.1f}, {now * 1000:.1f}", now <= most)
 
