@@ -76,12 +76,17 @@ accept-gpu:
     cargo bench -p infergate-core --bench swap -- --check
     scripts/gpu-check target/release/infergate
 
-# Listeners for clients: wrong requests of HTTP/1, wrong frames of HTTP/2, floods of ten thousands (a minute)
+# Listeners for clients: wrong requests of HTTP/1, wrong frames of HTTP/2, floods of ten thousands, thousands of slow ones (4 minutes)
 accept-edge:
-    cargo build --quiet
-    tests/edge/http1.py
-    tests/edge/http2.py --full
-    tests/edge/upgrade.py --full
+    cargo build --release --quiet
+    tests/edge/http1.py --binary target/release/infergate
+    tests/edge/http2.py --binary target/release/infergate --full
+    tests/edge/slow.py --binary target/release/infergate --full
+    tests/edge/upgrade.py --binary target/release/infergate --full
+
+# Parsers of what strangers send, fed at random for so many seconds each; a finding names the seed that repeats it
+fuzz SECS='600':
+    INFERGATE_FUZZ_SECS={{SECS}} cargo test --release --lib tests:: -- --nocapture --exact tests::requests_of_http1 tests::responses_of_http1 tests::events_of_servers tests::members_of_json tests::configurations tests::headers_of_balancers tests::forms_of_several_parts
 
 # Durable jobs: the store's cycles and CPU, submits and starts over HTTP, memory of a running job (under 5 minutes)
 bench-jobs:

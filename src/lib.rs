@@ -32,6 +32,9 @@ mod tls;
 mod trace;
 mod upstream;
 
+#[cfg(test)]
+mod tests;
+
 /// Parts that tests and benches drive without a gateway. All else is private, so that the compiler finds
 /// what nothing uses.
 pub mod parts {

@@ -89,7 +89,7 @@ impl Gateway {
             config, content, ..
         } = &ready.loaded;
         let is_successor = predecessor.is_some();
-        let listeners = Listeners::bind(&config.listen, predecessor)?;
+        let listeners = Listeners::bind(&config.listen, predecessor).await?;
         let joining = cluster::bind(config).await?;
         let state_dir = config.state_dir.clone();
         let lock = StateLock::acquire_at_start(&state_dir, is_successor)?;

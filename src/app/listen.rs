@@ -18,7 +18,7 @@ use std::time::Duration;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -74,7 +74,7 @@ impl Listeners {
     ///
     /// # Errors
     /// A sentence that names the address and what to do.
-    pub fn bind(
+    pub async fn bind(
         listen: &Listen,
         predecessor: Option<&mut Predecessor>,
     ) -> Result<Listeners, String> {
@@ -82,11 +82,11 @@ impl Listeners {
         let handed_over = Arc::new(AtomicBool::new(predecessor.is_some()));
         let inherited = predecessor.map(Predecessor::take_sockets);
         let mut inherited = inherited.unwrap_or_default();
-        let clients = listen
-            .clients
-            .iter()
-            .map(|listener| ClientSocket::open(&listener.address, &mut inherited, &handed_over))
-            .collect::<Result<_, _>>()?;
+        let mut clients = Vec::with_capacity(listen.clients.len());
+        for listener in &listen.clients {
+            let socket = ClientSocket::open(&listener.address, &mut inherited, &handed_over);
+            clients.push(socket.await?);
+        }
         let mut open =
             |name: fn(SocketAddr) -> SocketName, address| match inherited.take(&name(address)) {
                 Some(socket) => take_tcp(socket, address),
@@ -160,7 +160,7 @@ impl Drop for UnixPath {
 
 impl ClientSocket {
     /// Takes the inherited socket of the address, or binds one.
-    fn open(
+    async fn open(
         address: &ListenAddress,
         inherited: &mut SocketSet,
         handed_over: &Arc<AtomicBool>,
@@ -174,7 +174,7 @@ impl ClientSocket {
             (ListenAddress::Unix(path), socket) => {
                 let listener = match socket {
                     Some(socket) => take_unix(socket, path)?,
-                    None => bind_unix(path)?,
+                    None => bind_unix(path).await?,
                 };
                 let path = path.clone();
                 let handed_over = Arc::clone(handed_over);
@@ -208,8 +208,9 @@ impl ClientSocket {
 }
 
 /// Binds a socket in the file system. A file that nobody listens at any more is replaced.
-fn bind_unix(path: &Path) -> Result<UnixListener, String> {
-    let listened_at = std::os::unix::net::UnixStream::connect(path);
+async fn bind_unix(path: &Path) -> Result<UnixListener, String> {
+    // Not waited for: where the queue of whoever listens is full, the kernel refuses with another error.
+    let listened_at = UnixStream::connect(path).await;
     // A file of another kind refuses connections too, and is not ours to remove.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
     let is_left_over = is_socket
@@ -221,7 +222,12 @@ fn bind_unix(path: &Path) -> Result<UnixListener, String> {
         // Binding tells what is wrong where it cannot be removed.
         let _ = std::fs::remove_file(path);
     }
-    UnixListener::bind(path).map_err(|error| {
+    let open = || {
+        let socket = UnixSocket::new_stream()?;
+        socket.bind(path)?;
+        socket.listen(BACKLOG)
+    };
+    open().map_err(|error| {
         format!(
             "cannot listen on {}: {error}; is another process using it, and does its folder exist? change `listen`",
             path.display()
@@ -309,13 +315,14 @@ pub async fn accept_clients(
         let Some((stream, address)) = accepted else {
             continue;
         };
-        let address = address.filter(|_| listener.is_direct());
+        let protocols = listener.protocols();
+        let address = address.filter(|_| protocols.is_direct());
         let opened = connections.open(address, &shared.snapshot.load().limits);
         let connection = match opened {
             Ok(connection) => connection,
             Err(too_many) => {
                 shared.metrics.record_refused_connection(too_many.reason());
-                refuse(&stream, &listener);
+                refuse(&stream, &protocols);
                 continue;
             }
         };
@@ -324,7 +331,8 @@ pub async fn accept_clients(
         let (listener, shared) = (Arc::clone(&listener), Arc::clone(&shared));
         let metrics = Arc::clone(&shared.metrics);
         let serving = async move {
-            let served = listener.serve(edge, stream, connection, closed).await;
+            let accepted = (stream, protocols);
+            let served = listener.serve(edge, accepted, connection, closed).await;
             if let Err(fault) = served {
                 log_fault(&shared, &listener, &fault);
             }
@@ -339,8 +347,8 @@ pub async fn accept_clients(
 }
 
 /// Tells a client in plain text that there are too many connections.
-fn refuse(stream: &AcceptedStream, listener: &ClientListener) {
-    if listener.is_plain() {
+fn refuse(stream: &AcceptedStream, protocols: &ListenerProtocols) {
+    if protocols.is_plain() {
         // Best effort: a socket that takes nothing at once is closed all the same.
         let _ = match stream {
             AcceptedStream::Tcp(tcp) => tcp.try_write(TOO_MANY_CONNECTIONS.as_bytes()),
@@ -389,12 +397,15 @@ impl ClientListeners {
         &self.all
     }
 
-    /// Puts another configuration into effect. Addresses that are new or gone take a restart.
+    /// Puts another configuration into effect. Addresses that are new or gone take a restart. Listeners with one address,
+    /// each at a free port, are told apart by their order.
     pub fn configure(&self, listen: &Listen, tls: Vec<Option<Arc<ListenerTls>>>) {
+        let mut left: Vec<_> = self.all.iter().collect();
         for (config, tls) in listen.clients.iter().zip(tls) {
-            let mut all = self.all.iter();
-            if let Some(listener) = all.find(|one| *one.address() == config.address) {
-                listener.configure(ListenerProtocols::new(config, tls));
+            let found = left.iter().position(|one| *one.address() == config.address);
+            if let Some(at) = found {
+                left.remove(at)
+                    .configure(ListenerProtocols::new(config, tls));
             }
         }
     }
@@ -582,5 +593,57 @@ async fn accept_admin(listener: TcpListener, admin: Arc<Admin>, closed: watch::R
                 stream = reused.consume().0;
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listen(listeners: &str) -> Listen {
+        serde_json::from_str(&format!(r#"{{ "clients": [{listeners}] }}"#)).unwrap()
+    }
+
+    #[test]
+    fn listeners_at_one_address_are_told_apart_by_their_order() {
+        let at_free_port = |keys: &str| format!(r#"{{ "address": "127.0.0.1:0"{keys} }}"#);
+        let balanced = at_free_port(r#", "proxy_protocol": "required""#);
+        let direct = at_free_port("");
+        let two = format!("{direct}, {direct}");
+        let listeners = ClientListeners::start(&listen(&two), vec![None, None]);
+        for (text, are_direct) in [
+            (format!("{balanced}, {direct}"), [false, true]),
+            (format!("{direct}, {balanced}"), [true, false]),
+            (two, [true, true]),
+        ] {
+            listeners.configure(&listen(&text), vec![None, None]);
+            let found: Vec<bool> = listeners
+                .all()
+                .iter()
+                .map(|one| one.protocols().is_direct())
+                .collect();
+            assert_eq!(found, are_direct, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_whose_queue_is_full_is_neither_waited_for_nor_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("full.sock");
+        let socket = UnixSocket::new_stream().unwrap();
+        socket.bind(&path).unwrap();
+        let _full = socket.listen(1).unwrap();
+        let mut waiting = Vec::new();
+        let refused = loop {
+            match UnixStream::connect(&path).await {
+                Ok(client) => waiting.push(client),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        let fault = bind_unix(&path).await.err().expect("it is in use");
+        assert!(fault.contains("is another process using it"), "{fault}");
+        assert!(path.exists());
+        drop(waiting);
     }
 }

@@ -4,6 +4,8 @@
 //! [`differences`] compares configurations whose secrets are hidden already. Models and accounts are compared
 //! by id, endpoints by URL, listeners by address: order is not a change.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 use serde_json::Value;
 
@@ -232,32 +234,36 @@ fn name(item: &Value) -> Option<&str> {
         .find_map(|key| item.get(key)?.as_str())
 }
 
+/// Name of an item, and its number among those of that name: listeners at free ports have one address.
+type ItemKey<'a> = (&'a str, usize);
+
+fn numbered(items: &[Value]) -> Vec<(ItemKey<'_>, &Value)> {
+    let mut seen: HashMap<&str, usize> = HashMap::new();
+    let mut found = Vec::with_capacity(items.len());
+    for item in items {
+        if let Some(name) = name(item) {
+            let number = seen.entry(name).or_default();
+            *number += 1;
+            found.push(((name, *number), item));
+        }
+    }
+    found
+}
+
 fn compare_named(path: &str, before: &[Value], after: &[Value], found: &mut Vec<KeyDifference>) {
-    use std::collections::HashMap;
-    let index = |items: &'_ [Value]| -> HashMap<String, usize> {
-        items
-            .iter()
-            .enumerate()
-            .filter_map(|(at, i)| Some((name(i)?.to_owned(), at)))
-            .collect()
-    };
-    let (old, new) = (index(before), index(after));
-    for item in before {
-        let Some(name) = name(item) else { continue };
-        let path = format!("{path}[{name}]");
-        match new.get(name) {
-            Some(&at) => compare(&path, item, &after[at], found),
+    let (before, after) = (numbered(before), numbered(after));
+    let old: HashMap<_, _> = before.iter().copied().collect();
+    let new: HashMap<_, _> = after.iter().copied().collect();
+    for (key, item) in &before {
+        let path = format!("{path}[{}]", key.0);
+        match new.get(key) {
+            Some(other) => compare(&path, item, other, found),
             None => found.push(KeyDifference::new(path, Some(item), None)),
         }
     }
-    for item in after {
-        if let Some(name) = name(item).filter(|name| !old.contains_key(*name)) {
-            found.push(KeyDifference::new(
-                format!("{path}[{name}]"),
-                None,
-                Some(item),
-            ));
-        }
+    for (key, item) in after.iter().filter(|(key, _)| !old.contains_key(key)) {
+        let path = format!("{path}[{}]", key.0);
+        found.push(KeyDifference::new(path, None, Some(item)));
     }
 }
 
@@ -341,6 +347,22 @@ mod tests {
         let keys = ["http2", "tls"].map(|key| format!("{listener}.{key}"));
         assert_eq!(found.changed, keys);
         assert!(found.needs_restart.is_empty());
+    }
+
+    #[test]
+    fn listeners_at_one_address_are_compared_by_their_order() {
+        let with = |first: &str, second: &str| {
+            let at = |keys: &str| format!("- address: \"127.0.0.1:0\"\n      {keys}\n");
+            let both = format!("{}    {}", at(first), at(second));
+            config(|text| text.replace("- address: \"127.0.0.1:8080\"\n", &both))
+        };
+        let first = with("http2: off", "health: true");
+        assert_eq!(diff(&first, &first).changed, [""; 0]);
+        let found = diff(&first, &with("http2: clear", "health: true"));
+        assert_eq!(found.changed, ["listen.clients[127.0.0.1:0].http2"]);
+        let next = with("http2: clear", "health: true");
+        let effective = crate::config::effective(&next, &first);
+        assert_eq!(effective.listen, next.listen);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use super::Config;
 use super::diff::comparable;
 use super::load::unresolve;
+use crate::plugin::is_secret_setting;
 
 /// Keys whose values are secrets, wherever they stand.
 const SECRET: &[&str] = &[
@@ -27,9 +28,6 @@ const SECRET: &[&str] = &[
 
 /// Keys below a model or `tracing` whose values may be secrets: headers that are sent to servers, variables of processes.
 const SECRET_OF_SERVERS: &[&str] = &["headers", "environment"];
-
-/// Words in the name of a plugin's setting that is hidden.
-const SECRET_SETTINGS: &[&str] = &["key", "token", "secret", "password"];
 
 /// The beginning of what stands for a secret.
 const HIDDEN: &str = "secret:";
@@ -55,10 +53,11 @@ pub fn effective(loaded: &Config, started_with: &Config) -> Config {
     config.state_dir.clone_from(&started_with.state_dir);
     config.listen.clone_from(&started_with.listen);
     // What is spoken at an address is followed.
+    let mut left: Vec<_> = loaded.listen.clients.iter().collect();
     for listener in &mut config.listen.clients {
-        let now = loaded.listen.clients.iter();
-        if let Some(now) = now.clone().find(|now| now.address == listener.address) {
-            listener.clone_from(now);
+        // By their order where one address stands for free ports.
+        if let Some(at) = left.iter().position(|now| now.address == listener.address) {
+            listener.clone_from(left.remove(at));
         }
     }
     if let (Some(peers), Some(now)) = (&mut config.listen.peers, &loaded.listen.peers) {
@@ -120,10 +119,9 @@ impl SecretScope {
     }
 
     fn is_secret(self, key: &str) -> bool {
-        let is_named = |word: &&str| key.to_ascii_lowercase().contains(word);
         SECRET.contains(&key)
             || self == SecretScope::Servers && SECRET_OF_SERVERS.contains(&key)
-            || self == SecretScope::Settings && SECRET_SETTINGS.iter().any(is_named)
+            || self == SecretScope::Settings && is_secret_setting(key)
     }
 }
 

@@ -25,6 +25,8 @@ const QUEUE_KEPT_BYTES: usize = 4 * 1024;
 const LINGER_MAX_BYTES: usize = 1024 * 1024;
 /// For this long at most.
 const LINGER_TIMEOUT: Duration = Duration::from_millis(200);
+/// Time for the socket to take a goodbye, which is a record under TLS: a courtesy.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A message on its way out: its parts follow each other.
 #[derive(Debug, Default)]
@@ -254,7 +256,26 @@ impl DownstreamConnection {
         if self.flush().await.is_err() {
             return;
         }
-        let _ = self.socket.shutdown().await;
+        match self.socket.keeps_back() {
+            true => self.send_goodbye().await,
+            false => drop(self.socket.shutdown().await),
+        }
+    }
+
+    /// Sends the last record under TLS. Boxed: connections in plain text have no room for it.
+    fn send_goodbye(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {
+            // A client that takes nothing does without.
+            let _ = timeout(GOODBYE_TIMEOUT, self.socket.shutdown()).await;
+        })
+    }
+
+    /// Says goodbye on a connection at rest, where a client could not tell its close from one that cuts something off
+    /// (RFC 8446 section 6.1). The close of a socket without TLS says as much by itself.
+    pub async fn close_idle(&mut self) {
+        if self.socket.keeps_back() {
+            self.shutdown().await;
+        }
     }
 
     /// Reads on for a moment after the last answer, and discards it.

@@ -29,13 +29,17 @@ use crate::telemetry::watched;
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Requests of one connection at a time, told to the client and held to.
-const STREAMS_MAX: u32 = 256;
+const STREAMS_MAX: u32 = 128;
 /// Bytes of one body that a client may send before they are read.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-/// The same of all streams of a connection.
+/// The same of all streams of a connection. Bodies are read as they come, out of the memory for bodies or in order to
+/// discard them, so that these bytes do not stay.
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
-/// Bytes of one response that wait in the connection.
-const SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Bytes of one response that wait in the connection: a frame of the usual size. What follows waits in the backlog.
+const SEND_BUFFER_BYTES: usize = 16 * 1024;
+/// Bytes of all responses that wait in a connection whose client opens its windows and reads nothing.
+const CONNECTION_SEND_BYTES_MAX: usize = 2 * 1024 * 1024;
+const _: () = assert!(STREAMS_MAX as usize * SEND_BUFFER_BYTES <= CONNECTION_SEND_BYTES_MAX);
 /// Time for the client to answer a goodbye before the connection is cut.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -24,7 +24,14 @@ use crate::http1::{BodyStep, encode};
 use crate::pipeline::ResponseHead;
 
 /// Fields that belong to connections of HTTP/1 and have no place here (RFC 9113 section 8.2.2).
-const OF_CONNECTION: &[&[u8]] = &[b"connection", b"keep-alive", b"transfer-encoding"];
+const OF_CONNECTION: &[&str] = &[
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
 /// Room for the text of a usual head.
 const HEAD_BYTES: usize = 1024;
 
@@ -42,6 +49,8 @@ pub struct Http2Stream {
     respond: SendResponse<Bytes>,
     /// Body of the response; none before its head.
     response_body: Option<SendStream<Bytes>>,
+    /// Why the head could not be sent, for the next write.
+    head_fault: Option<h2::Error>,
     /// A part of the response that no window had room for.
     unsent: Bytes,
     /// The response is whole.
@@ -71,6 +80,7 @@ impl Http2Stream {
             length,
             respond,
             response_body: None,
+            head_fault: None,
             unsent: Bytes::new(),
             is_answered: false,
             stall_max,
@@ -158,7 +168,8 @@ impl Http2Stream {
         sent.map_err(io::Error::other)
     }
 
-    /// Begins the response. `is_bodiless` says that no body follows.
+    /// Begins the response. `is_bodiless` says that no body follows. The next write tells what is wrong with the head, or
+    /// that the stream was reset meanwhile.
     pub fn start(&mut self, head: &ResponseHead, is_bodiless: bool, unix_secs: u64) {
         let mut response = Response::new(());
         *response.status_mut() = head.status;
@@ -168,9 +179,20 @@ impl Http2Stream {
                 self.is_answered = is_bodiless;
                 self.response_body = Some(body);
             }
-            // The stream was reset meanwhile; the next write finds that out.
-            Err(_) => self.response_body = None,
+            Err(error) => self.head_fault = Some(error),
         }
+    }
+
+    /// Body of the response, once its head was sent.
+    ///
+    /// # Errors
+    /// The head was not sent.
+    fn body(&mut self) -> io::Result<&mut SendStream<Bytes>> {
+        if let Some(error) = self.head_fault.take() {
+            return Err(io::Error::other(error));
+        }
+        let body = self.response_body.as_mut();
+        body.ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
 
     /// Sends a part of the response's body, or the last one. Once the future is dropped, the next call sends what is
@@ -204,14 +226,14 @@ impl Http2Stream {
 
     /// Waits for room in the client's windows: bytes of what is unsent. A timer runs while there is none.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let body = self.response_body.as_mut();
-        let body = body.ok_or(io::ErrorKind::BrokenPipe)?;
-        body.reserve_capacity(self.unsent.len());
+        let wanted = self.unsent.len();
+        let body = self.body()?;
+        body.reserve_capacity(wanted);
         if let Poll::Ready(granted) = body.poll_capacity(cx) {
             self.stall_timer = None;
             let granted = granted.ok_or(io::ErrorKind::BrokenPipe)?;
             let granted = granted.map_err(io::Error::other)?;
-            return Poll::Ready(Ok(granted.min(self.unsent.len())));
+            return Poll::Ready(Ok(granted.min(wanted)));
         }
         let stall_max = self.stall_max;
         let timer = &mut self.stall_timer;
@@ -221,10 +243,9 @@ impl Http2Stream {
     }
 
     fn send_data(&mut self, piece: Bytes, is_last: bool) -> io::Result<()> {
-        let body = self.response_body.as_mut();
-        let body = body.ok_or(io::ErrorKind::BrokenPipe)?;
+        let sent = self.body()?.send_data(piece, is_last);
         self.is_answered |= is_last;
-        body.send_data(piece, is_last).map_err(io::Error::other)
+        sent.map_err(io::Error::other)
     }
 
     /// Returns when the client has reset the stream, or its connection has ended.
@@ -249,7 +270,8 @@ impl Http2Stream {
         }
     }
 
-    /// Bytes that the client's windows have taken, counted on while a write waits.
+    /// Bytes that the client's windows have taken, counted on while a write waits. The last of them may still wait in the
+    /// connection for its socket, which h2 does not tell: as many as its buffer for one response holds.
     pub fn bytes_sent(&self) -> &Arc<AtomicU64> {
         &self.bytes_sent
     }
@@ -294,7 +316,7 @@ fn fields_of(head: &ResponseHead, unix_secs: u64) -> HeaderMap {
         let name = HeaderName::from_bytes(&line[..colon]);
         // Both are checked where responses are made and read: nothing is left out that HTTP/1 would pass.
         if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value))
-            && !OF_CONNECTION.contains(&name.as_str().as_bytes())
+            && !OF_CONNECTION.contains(&name.as_str())
         {
             fields.append(name, value);
         }
@@ -342,7 +364,9 @@ mod tests {
     fn a_response_has_no_fields_of_a_connection() {
         let mut head = ResponseHead::new(200);
         head.append("Vary", b"origin");
-        head.append("connection", b"x-a");
+        for name in OF_CONNECTION {
+            head.append(name, b"x-a");
+        }
         head.append("set-cookie", b"a");
         head.append("set-cookie", b"b");
         head.set_length(3);
@@ -351,6 +375,8 @@ mod tests {
         assert_eq!(fields["content-length"], "3");
         assert_eq!(fields["date"], "Thu, 01 Jan 1970 00:00:00 GMT");
         assert_eq!(fields.get_all("set-cookie").iter().count(), 2);
-        assert!(!fields.contains_key("connection"));
+        for name in OF_CONNECTION {
+            assert!(!fields.contains_key(*name), "{name}");
+        }
     }
 }

@@ -45,6 +45,16 @@ impl ListenerProtocols {
             serves_health: config.health,
         }
     }
+
+    /// Returns whether the address of a connection is the client's own.
+    pub fn is_direct(&self) -> bool {
+        self.proxy_protocol == ProxyProtocol::Off
+    }
+
+    /// Returns whether clients speak plain text from the first byte on.
+    pub fn is_plain(&self) -> bool {
+        self.is_direct() && self.tls.is_none()
+    }
 }
 
 /// A listener for clients, as it is now.
@@ -110,34 +120,33 @@ impl ClientListener {
         &self.address
     }
 
-    /// New connections speak these from now on.
-    pub fn configure(&self, protocols: ListenerProtocols) {
+    /// New connections speak these from now on. Sessions of clients that were here before are resumed.
+    pub fn configure(&self, mut protocols: ListenerProtocols) {
+        let former = self.protocols.load();
+        if let (Some(tls), Some(former)) = (&protocols.tls, &former.tls) {
+            protocols.tls = Some(Arc::new(tls.with_tickets_of(former)));
+        }
         self.protocols.store(Arc::new(protocols));
     }
 
-    /// Returns whether the address of a connection is the client's own.
-    pub fn is_direct(&self) -> bool {
-        self.protocols.load().proxy_protocol == ProxyProtocol::Off
+    /// Protocols of connections that are accepted now.
+    pub fn protocols(&self) -> Arc<ListenerProtocols> {
+        self.protocols.load_full()
     }
 
-    /// Returns whether clients speak plain text from the first byte on.
-    pub fn is_plain(&self) -> bool {
-        self.is_direct() && self.protocols.load().tls.is_none()
-    }
-
-    /// Serves a connection until either side ends it. `drained` turns true when idle connections are to be closed.
+    /// Serves a connection until either side ends it, by the protocols at the time it was accepted. `drained` turns true
+    /// when idle connections are to be closed.
     ///
     /// # Errors
     /// The connection did not come to a request, and is closed.
     pub async fn serve(
         &self,
         edge: Arc<DownstreamServer>,
-        accepted: AcceptedStream,
+        (accepted, protocols): (AcceptedStream, Arc<ListenerProtocols>),
         mut guard: ClientConnectionGuard,
         drained: watch::Receiver<bool>,
     ) -> Result<(), ConnectionFault> {
-        let protocols = self.protocols.load_full();
-        let is_bare = protocols.tls.is_none() && protocols.proxy_protocol == ProxyProtocol::Off;
+        let is_bare = protocols.is_plain();
         let (socket, is_http2) = match accepted {
             AcceptedStream::Unix(unix) if is_bare => (Socket::Unix(unix), false),
             AcceptedStream::Unix(mut unix) => {
@@ -224,7 +233,7 @@ async fn read_proxy_header(
     stream: &mut (impl tokio::io::AsyncRead + Unpin),
     protocols: &ListenerProtocols,
 ) -> Result<Option<std::net::IpAddr>, ConnectionFault> {
-    if protocols.proxy_protocol == ProxyProtocol::Off {
+    if protocols.is_direct() {
         return Ok(None);
     }
     let limit = edge.shared.snapshot.load().limits.handshake_timeout_secs;

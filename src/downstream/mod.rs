@@ -32,6 +32,10 @@ pub use callbacks::serve_callbacks;
 pub use connections::ClientConnections;
 pub use handshakes::{HandshakeBounds, Handshakes};
 pub use listener::{AcceptedStream, ClientListener, ConnectionFault, ListenerProtocols};
+#[cfg(test)]
+pub use multipart::{FormReader, PartEvent};
+#[cfg(test)]
+pub use proxy_protocol::read as read_proxy_header;
 pub use serve::serve_peer;
 pub use server::DownstreamServer;
 pub use settings::{ClientListenerConfig, ClientTls, Http2, ListenAddress, UNIX_PATH_BYTES_MAX};

@@ -83,17 +83,22 @@ fn parse_binary(version: u8, family: u8, rest: &[u8]) -> Option<Option<IpAddr>> 
         0x21 => {}
         _ => return None,
     }
-    match family >> 4 {
-        // AF_UNSPEC and AF_UNIX: nothing that a limit could count by.
-        0 | 3 => Some(None),
-        1 => {
+    // Address family and transport. Datagrams are not connections, and other values are invalid.
+    match family {
+        // Neither is told: as if it were LOCAL.
+        0x00 => Some(None),
+        // TCP over IPv4.
+        0x11 => {
             let source: [u8; 4] = rest.get(..12)?[..4].try_into().ok()?;
             Some(Some(IpAddr::from(source)))
         }
-        2 => {
+        // TCP over IPv6.
+        0x21 => {
             let source: [u8; 16] = rest.get(..36)?[..16].try_into().ok()?;
             Some(Some(IpAddr::from(source)))
         }
+        // A stream of AF_UNIX: two paths, nothing that a limit could count by.
+        0x31 => rest.get(..216).map(|_| None),
         _ => None,
     }
 }
@@ -140,6 +145,10 @@ mod tests {
             (binary(0x21, 0x11, &v4), client),
             (binary(0x21, 0x21, &v6), "::1".parse().ok()),
             (binary(0x20, 0x00, b""), None),
+            // Whatever LOCAL says of the family.
+            (binary(0x20, 0x12, &v4), None),
+            (binary(0x21, 0x00, b""), None),
+            (binary(0x21, 0x00, &v4), None),
             (binary(0x21, 0x31, &[0; 216]), None),
         ] {
             let mut text = header;
@@ -161,6 +170,14 @@ mod tests {
             &binary(0x11, 0x11, &[0; 12]),
             &binary(0x21, 0x11, &[0; 11]),
             &binary(0x21, 0x41, &[0; 12]),
+            // Datagrams, no transport, an unknown one, and paths that are cut.
+            &binary(0x21, 0x12, &[0; 12]),
+            &binary(0x21, 0x22, &[0; 36]),
+            &binary(0x21, 0x32, &[0; 216]),
+            &binary(0x21, 0x10, &[0; 12]),
+            &binary(0x21, 0x01, &[0; 12]),
+            &binary(0x21, 0x13, &[0; 12]),
+            &binary(0x21, 0x31, &[0; 215]),
             &[&b"PROXY TCP4 "[..], &[b'1'; 200]].concat(),
         ] {
             assert!(read_whole(text).await.0.is_err(), "{text:?}");

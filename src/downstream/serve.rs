@@ -82,7 +82,8 @@ fn serve(
                 _ = &mut drained => false,
             };
             if !began || is_outdated(edge, &session) {
-                return;
+                // Boxed: it comes once in the life of a connection.
+                return Box::pin(session.end_idle()).await;
             }
             let is_last = old_at.is_some_and(|old_at| clock.now() >= old_at);
             // Boxed so that an idle connection holds no room for a request, and written where it lies: a copy of

@@ -190,6 +190,13 @@ impl Session {
         }
     }
 
+    /// Ends a session at rest: no request has begun.
+    pub async fn end_idle(&mut self) {
+        if let Transport::Http1(connection) = &mut self.transport {
+            connection.close_idle().await;
+        }
+    }
+
     /// Takes a head of at most `max` bytes from what was received; false before its end has come.
     ///
     /// # Errors

@@ -41,4 +41,4 @@ pub use runtime::call::Caller;
 pub use runtime::capture::{CAPTURE_MAX_SECS, Capture, CaptureBatch, CaptureStartError, Captures};
 #[cfg(test)]
 pub use spec::{InstancePolicy, RankMode};
-pub use spec::{OnFailure, PluginLimits, PluginSpec, World};
+pub use spec::{OnFailure, PluginLimits, PluginSpec, World, is_secret_setting};

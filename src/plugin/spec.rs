@@ -11,6 +11,15 @@ use infergate_core::billing::CHARGE_MAX_DEFAULT;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Words in the name of a setting that is hidden from operators.
+const SECRET_SETTINGS: &[&str] = &["key", "token", "secret", "password"];
+
+/// Returns whether a setting of this name is hidden wherever settings are shown.
+pub fn is_secret_setting(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET_SETTINGS.iter().any(|word| name.contains(word))
+}
+
 /// World that a plugin was built for: what it decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

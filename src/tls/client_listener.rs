@@ -1,8 +1,8 @@
 //! TLS of a listener for clients: certificates by server name, and on request an authority for clients' own.
 //!
-//! TLS 1.2 and 1.3. Connections are not kept here; a reload makes a new value. Sessions are resumed by tickets
-//! that this process alone can read (RFC 5077, RFC 8446 section 2.2). None is where clients show certificates: a
-//! resumed one would not show it again.
+//! TLS 1.2 and 1.3. Connections are not kept here; a reload makes a new value, with the ticket keys of the last one.
+//! Sessions are resumed by tickets that this process alone can read (RFC 5077, RFC 8446 section 2.2). None is where
+//! clients show certificates: a resumed one would not show it again.
 
 use std::fmt;
 use std::io;
@@ -83,6 +83,22 @@ impl ListenerTls {
         Ok(ListenerTls {
             config: Arc::new(config),
         })
+    }
+
+    /// The same settings with the ticket keys of a former value, whose sessions are resumed from then on. Keys are not
+    /// shared with a value that resumes none: it asks each client for a certificate.
+    pub fn with_tickets_of(&self, former: &ListenerTls) -> ListenerTls {
+        let resumes = |tls: &ListenerTls| tls.config.ticketer.enabled();
+        if !resumes(self) || !resumes(former) {
+            return ListenerTls {
+                config: Arc::clone(&self.config),
+            };
+        }
+        let mut config = (*self.config).clone();
+        config.ticketer = Arc::clone(&former.config.ticketer);
+        ListenerTls {
+            config: Arc::new(config),
+        }
     }
 
     /// Makes the handshake on a connection, within `limit`.

@@ -1,13 +1,16 @@
 //! Listeners for clients: certificates, the PROXY protocol, sockets in the file system, health.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use rustls::HandshakeKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use crate::support::{
-    Authority, Certificate, LIMIT, Node, SimulatedServer, TestClient, chat, eventually, over_tls,
+    Authority, Certificate, LIMIT, Node, SimulatedServer, TestClient, chat, client_config,
+    eventually, handshake, handshake_by, over_tls,
 };
 
 /// Model `m` behind a listener with these keys; `more` are further keys at the top.
@@ -112,6 +115,68 @@ async fn a_renewed_certificate_is_shown_without_a_restart_and_a_bad_one_is_not()
     })
     .await;
     assert!(ask_tls(&node, "localhost", &new).await.is_err());
+}
+
+#[tokio::test]
+async fn a_reload_costs_no_client_its_session() {
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let server = SimulatedServer::fast().await;
+    let keys = authority.certify("localhost").write(dir.path(), "own");
+    let node = secured(&keys, &server).await;
+    let config = client_config(&authority, None, &[]);
+    let connect = async || {
+        let tcp = TcpStream::connect(node.clients).await.unwrap();
+        let mut tls = handshake_by(tcp, "localhost", Arc::clone(&config))
+            .await
+            .unwrap();
+        // Tickets come behind the handshake.
+        tls.write_all(request().as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        timeout(LIMIT, tls.read_to_string(&mut answer))
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(is_ok(&answer), "{answer}");
+        tls.get_ref().1.handshake_kind().unwrap()
+    };
+    assert_eq!(connect().await, HandshakeKind::Full);
+    assert_eq!(connect().await, HandshakeKind::Resumed);
+    let renewed = authority.certify("localhost").write(dir.path(), "renewed");
+    let tls = |keys: &str| crate::listeners::config(&format!("tls: {{ {keys} }}"), &server, "");
+    assert_eq!(node.reload(&tls(&renewed)).await.status, 200);
+    assert_eq!(connect().await, HandshakeKind::Resumed);
+    // Whoever has to show a certificate shows it, with a ticket or without.
+    let asked = format!("{renewed}, client_ca: \"{}\"", authority.write(dir.path()));
+    assert_eq!(node.reload(&tls(&asked)).await.status, 200);
+    assert!(ask_tls(&node, "localhost", &authority).await.is_err());
+    assert_eq!(node.reload(&tls(&renewed)).await.status, 200);
+    assert_eq!(connect().await, HandshakeKind::Full);
+}
+
+#[tokio::test]
+async fn a_connection_at_rest_ends_with_a_goodbye() {
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let server = SimulatedServer::fast().await;
+    let keys = authority.certify("localhost").write(dir.path(), "own");
+    let keepalive = "timeouts: { keepalive_secs: 1 }\n";
+    let node = Node::start(&config(&format!("tls: {{ {keys} }}"), &server, keepalive)).await;
+    let tcp = TcpStream::connect(node.clients).await.unwrap();
+    let mut tls = handshake(tcp, "localhost", &authority, None, &[])
+        .await
+        .unwrap();
+    let kept = request().replace("Connection: close\r\n", "");
+    tls.write_all(kept.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    // Without a goodbye the end is an error: the answer may have been cut.
+    let read = timeout(LIMIT, tls.read_to_end(&mut answer)).await.unwrap();
+    read.expect("close_notify");
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(
+        is_ok(&answer) && answer.contains("connection: keep-alive"),
+        "{answer}"
+    );
 }
 
 #[tokio::test]
@@ -273,7 +338,7 @@ async fn the_balancers_word_comes_before_the_handshake() {
     tcp.write_all(&binary_header([203, 0, 113, 1]))
         .await
         .unwrap();
-    let shaken = crate::support::handshake(tcp, "localhost", &authority, None, &[]).await;
+    let shaken = handshake(tcp, "localhost", &authority, None, &[]).await;
     let mut tls = shaken.unwrap();
     tls.write_all(request().as_bytes()).await.unwrap();
     let mut answer = Vec::new();

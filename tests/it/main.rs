@@ -78,6 +78,7 @@ mod plugins;
 mod readers;
 mod reload;
 mod routing;
+mod secrets;
 mod service_manager;
 mod smoke;
 mod state_dir;

@@ -93,10 +93,16 @@ struct AccountCounter {
 #[must_use = "a reservation that is neither settled nor given back lasts until midnight"]
 pub struct QuotaReservation {
     account: AccountId,
-    day: u64,
+    /// In 32 bits: a reservation is part of each request's state.
+    day: u32,
     micro: u64,
     /// The request is over: this is its cost.
     is_owed: bool,
+}
+
+/// A day since 1970: enough for ten million years.
+fn short(day: u64) -> u32 {
+    u32::try_from(day).unwrap_or(u32::MAX)
 }
 
 impl AccountCounter {
@@ -238,7 +244,7 @@ impl Quota {
         counter.reserved = counter.reserved.saturating_add(micro);
         Ok(QuotaReservation {
             account: account.clone(),
-            day: self.day,
+            day: short(self.day),
             micro,
             is_owed: false,
         })
@@ -259,7 +265,7 @@ impl Quota {
         counter.reserved = counter.reserved.saturating_add(micro);
         QuotaReservation {
             account,
-            day: self.day,
+            day: short(self.day),
             micro,
             is_owed: false,
         }
@@ -274,7 +280,7 @@ impl Quota {
         now: UnixSecs,
     ) -> QuotaReservation {
         self.advance_to(now);
-        if reservation.day < self.day {
+        if reservation.day < short(self.day) {
             return reservation;
         }
         let QuotaReservation { account, day, .. } = reservation;
@@ -296,7 +302,7 @@ impl Quota {
     pub fn settle(&mut self, reservation: QuotaReservation, actual: f64, now: UnixSecs) {
         self.advance_to(now);
         // One of a day that is still to come was made by a clock that was ahead.
-        if reservation.day < self.day {
+        if reservation.day < short(self.day) {
             return;
         }
         let counter = self.accounts.entry(reservation.account).or_default();

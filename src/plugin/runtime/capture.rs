@@ -3,7 +3,7 @@
 //! Off until an operator starts it, and then on for a number of calls and at most [`CAPTURE_MAX_SECS`].
 //! Writes no file: lines are fetched by the operator who started the capture. A call is one line of JSON in the form of
 //! a fixture: arguments, settings, tables, the failure if any, the account and the request's id. Arguments
-//! hold text of clients and servers, but no header: plugins see none. A call is written down after it was
+//! hold text of clients and servers, but no header: plugins see none. Secret settings are hidden. A call is written down after it was
 //! made, by its own thread, at most [`CALL_MAX_BYTES`] of it; what waits to be fetched is bounded by
 //! [`WAITING_MAX_BYTES`].
 
@@ -20,6 +20,7 @@ use crate::plugin::failure::Failure;
 use crate::plugin::runtime::call::Caller;
 use crate::plugin::runtime::call::HookCall;
 use crate::plugin::runtime::grants::LookupTable;
+use crate::plugin::spec::is_secret_setting;
 use crate::telemetry::event::PluginIdentity;
 
 /// Calls of one capture.
@@ -33,6 +34,8 @@ pub const CAPTURE_MAX_BYTES: usize = 64 << 20;
 const CALL_MAX_BYTES: usize = 1 << 20;
 /// Bytes of tables that are written with each call; larger ones are left out, and the line says so.
 const TABLES_MAX_BYTES: usize = 16 << 10;
+/// Value of a secret among the settings.
+const HIDDEN: &str = "(hidden)";
 /// Bytes of lines that wait to be fetched; calls beyond are left out and counted.
 const WAITING_MAX_BYTES: usize = 8 << 20;
 
@@ -207,6 +210,22 @@ impl Capture {
     }
 }
 
+/// Takes the place of each secret among the settings.
+fn hide_secrets(settings: &mut Value) {
+    match settings {
+        Value::Object(members) => {
+            for (name, value) in members {
+                match is_secret_setting(name) {
+                    true => *value = HIDDEN.into(),
+                    false => hide_secrets(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(hide_secrets),
+        _ => {}
+    }
+}
+
 /// A call that was made.
 pub(crate) struct CallRecord<'a> {
     pub identity: &'a PluginIdentity,
@@ -236,13 +255,20 @@ impl CallRecord<'_> {
             },
             "hook": self.hook.name,
             "args": args,
-            "settings": serde_json::from_str::<Value>(self.settings).unwrap_or_default(),
+            "settings": self.settings(),
             "tables": tables.unwrap_or_default(),
         });
         if let Some(failure) = failure {
             line["expect-error"] = failure.expectation();
         }
         line
+    }
+
+    /// Without the values of secrets: captures are passed on.
+    fn settings(&self) -> Value {
+        let mut settings = serde_json::from_str(self.settings).unwrap_or_default();
+        hide_secrets(&mut settings);
+        settings
     }
 
     /// By names that are in the order of their indexes; none where they are too large.

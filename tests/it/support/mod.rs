@@ -33,7 +33,7 @@ pub use node::{A_WHILE, Node, PendingPost, accounts, endpoint, model, model_of, 
 pub use nvml::NvmlDouble;
 pub use old_node::OldNode;
 pub use ports::free_address;
-pub use tls::{Authority, Certificate, TlsFront, handshake, over_tls};
+pub use tls::{Authority, Certificate, TlsFront, client_config, handshake, handshake_by, over_tls};
 
 /// Limit for reaching any state in these tests. Generous enough for a machine ten times slower than a
 /// busy two-core one, so only a hang exceeds the limit.

@@ -148,6 +148,26 @@ pub async fn handshake(
     shown: Option<&Certificate>,
     protocols: &[&str],
 ) -> std::io::Result<TlsStream<TcpStream>> {
+    let config = client_config(authority, shown, protocols);
+    handshake_by(tcp, name, config).await
+}
+
+/// The same by settings that keep sessions for later connections.
+pub async fn handshake_by(
+    tcp: TcpStream,
+    name: &str,
+    config: Arc<ClientConfig>,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    TlsConnector::from(config).connect(name, tcp).await
+}
+
+/// Settings of a client that trusts `authority`.
+pub fn client_config(
+    authority: &Authority,
+    shown: Option<&Certificate>,
+    protocols: &[&str],
+) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let ca = CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap();
     roots.add(ca).unwrap();
@@ -164,9 +184,7 @@ pub async fn handshake(
     };
     let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
     config.alpn_protocols = protocols.collect();
-    let name = ServerName::try_from(name.to_owned()).unwrap();
-    let connector = TlsConnector::from(Arc::new(config));
-    connector.connect(name, tcp).await
+    Arc::new(config)
 }
 
 fn der(certificate: &Certificate) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
