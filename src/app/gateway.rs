@@ -20,21 +20,21 @@ use tokio::time::timeout;
 use super::capture::CaptureRecorder;
 use super::cluster::{ClusterSockets, Membership};
 use super::discover::DiscoveryReport;
-use super::gpu::{GpuHost, HostEnding};
+use super::gpu::{GpuHost, HostEnding, has_host};
 use super::insight::NodeInsight;
 use super::job_controls::operator;
 use super::jobs::JobTasks;
-use super::listen::{AdminThread, ClientSocket, Listeners, accept_clients};
+use super::listen::{AdminThread, ClientListeners, ClientSocket, Listeners, accept_clients};
 use super::load::{Loader, PreparedConfig};
 use super::plan::node_id;
 use super::quota_keeper::QuotaKeeper;
 use super::reload::Reloader;
 use super::runtime::RuntimeKeeper;
 use super::seeds::Seeds;
-use super::serve::fail;
+use super::serve::fail_in_turn;
 use super::signals::Signals;
 use super::state_lock::StateLock;
-use super::upgrade::{OfferedUpgrade, Predecessor, UpgradeOffer, Upgrades, offer_upgrades};
+use super::upgrade::{Turn, UpgradeOffer, Upgrades, offer_upgrades};
 use super::{
     announce, capture, cluster, discover, export, housekeeping, jobs, listen, nodes, quota_keeper,
     ranking, runtime, seeds,
@@ -42,7 +42,7 @@ use super::{
 use crate::admin::{Admin, reload_channel};
 use crate::config::watch::FileWatch;
 use crate::config::{Config, LoadedConfig};
-use crate::downstream::{ClientConnections, ClientListener, DownstreamServer};
+use crate::downstream::{ClientConnections, DownstreamServer};
 use crate::jobs::Jobs;
 use crate::peer::{ClusterHandle, PeerClient};
 use crate::state::{BodyCheckSlots, ConfigSnapshot, Drain, QuotaStore, Shared};
@@ -83,17 +83,19 @@ impl Gateway {
         ready: PreparedConfig,
         loader: Loader,
         (metrics, clock, logs): (Arc<Metrics>, Clock, LogHandle),
-        predecessor: Option<&mut Predecessor>,
+        mut turn: Option<&mut Turn>,
     ) -> Result<Gateway, String> {
         let LoadedConfig {
             config, content, ..
         } = &ready.loaded;
-        let is_successor = predecessor.is_some();
-        let listeners = Listeners::bind(&config.listen, predecessor).await?;
+        if let (Some(_), Some(obstacle)) = (&turn, upgrade_obstacle(config)) {
+            return Err(obstacle.to_owned());
+        }
+        let listeners = Listeners::bind(&config.listen, turn.as_deref_mut()).await?;
         let joining = cluster::bind(config).await?;
         let state_dir = config.state_dir.clone();
-        let lock = StateLock::acquire_at_start(&state_dir, is_successor)?;
-        let kept = quota_keeper::read(&state_dir).map_err(|e| format!("state_dir: {e}"))?;
+        let lock = StateLock::acquire_at_start(&state_dir, turn.is_some())?;
+        let kept = kept_quota(&state_dir, turn.as_deref())?;
         let shared = build_shared(config, &kept, metrics, clock)?;
         let keeper = QuotaKeeper::new(Arc::clone(&shared.quota), lock, &state_dir, kept);
         let membership = start_membership(joining, &shared).await?;
@@ -149,12 +151,8 @@ impl Gateway {
 
     /// Runs all background work until the node has drained, or a successor serves and the last request has ended. Tasks
     /// stop with the set, or by `closing`.
-    pub async fn run(mut self, predecessor: Option<Predecessor>) -> ExitCode {
-        let (mut upgrades, offered) = match self.take_turn(predecessor).await {
-            Ok(upgrades) => upgrades,
-            Err(problem) => return fail(&problem),
-        };
-        let offer = self.upgrade_offer();
+    pub async fn run(self, turn: Option<Turn>) -> ExitCode {
+        let (mut upgrades, offered) = Upgrades::new();
         let Gateway {
             shared,
             edge,
@@ -170,18 +168,19 @@ impl Gateway {
             membership,
             mut signals,
             mut keeper,
-            ..
+            state_dir,
         } = self;
         let ((closing, closed), mut tasks) = (watch::channel(false), JoinSet::new());
-        let clients = listeners.clients.into_iter();
-        let clients = clients.zip(reloader.listeners().all());
-        let accepting = spawn_clients(&mut tasks, clients, (&edge, &connections), &closed);
         let mut operators = match AdminThread::start(listeners.admin, admin, closed.clone()) {
             Ok(operators) => Some(operators),
-            Err(error) => return fail(&format!("operators cannot be served: {error}")),
+            Err(error) => return fail_in_turn(turn, &unserved(&error)).await,
         };
-        let internal = (listeners.peers, listeners.callbacks);
-        spawn_internal(&mut tasks, internal, &edge, closed.clone());
+        take_turn(turn, &mut upgrades, &mut keeper, &shared).await;
+        listeners.handed_over.store(false, Ordering::Release);
+        let clients = (listeners.clients, reloader.listeners());
+        let accepting = spawn_clients(&mut tasks, clients, (&edge, &connections), &closed);
+        let sockets = (listeners.peers, listeners.callbacks);
+        spawn_internal(&mut tasks, sockets, &edge, &closed);
         let is_clustered = membership.is_some();
         spawn_membership(&mut tasks, membership, &shared);
         tasks.spawn(ranking::rank(Arc::clone(&shared), is_clustered));
@@ -189,28 +188,30 @@ impl Gateway {
         let mut models = spawn_keepers(&mut tasks, &shared, (insight, gpu), &recorder);
         let service = reloader.service();
         announce::announce(reloader.config(), &shared.snapshot.load());
-        tasks.spawn(reloader.run(signals.hangup()));
+        let obstacle = upgrade_obstacle(reloader.config());
+        let reloads = tasks.spawn(reloader.run(signals.hangup()));
         let mut jobs = JobTasks::start(jobs, &mut tasks);
-        if let Some(offer) = offer {
-            tasks.spawn(offer_upgrades(offer, offered, closed));
-        }
+        let offer = UpgradeOffer::bind(&state_dir, listeners.doubles, obstacle);
+        let offers = tasks.spawn(offer_upgrades(offer, offered, closed));
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
         service.notify_ready("serving, configuration 1");
         let end = await_end(&shared, &mut signals, &mut keeper, &mut upgrades).await;
+        offers.abort();
+        upgrades.refuse().await;
         match end {
             EndCause::Signal => service.notify_stopping(end_limit(&shared, &jobs)),
             EndCause::Upgrade => {
+                // Permits that a new configuration adds are the successor's.
+                reloads.abort();
                 listeners.handed_over.store(true, Ordering::Release);
-                stop_accepting(&shared, &closing, &accepting).await;
-                operators.take().into_iter().for_each(AdminThread::stop);
+                stop_accepting(&shared, (&closing, &accepting), operators.take()).await;
                 upgrades.answer_command().await;
             }
         }
         keeper.set_draining();
-        let signals = (&mut signals, end);
-        let drained = drain_all(&shared, &closing, signals, &mut jobs, models.as_mut());
+        let ending = (&mut signals, end, &mut upgrades);
+        let drained = drain_all(&shared, &closing, ending, &mut jobs, models.as_mut());
         let code = keeper.run_until(drained).await;
-        upgrades.predecessor_ended().await;
         jobs.flush().await;
         tasks.shutdown().await;
         cancel_requests(&shared).await;
@@ -219,42 +220,26 @@ impl Gateway {
         close_outputs(&shared, &recorder).await;
         code
     }
+}
 
-    /// Waits for the turn of a successor, and counts what its predecessor has counted until then. Returns the upgrades of
-    /// this process, with the end to which its own successors go.
-    async fn take_turn(
-        &mut self,
-        predecessor: Option<Predecessor>,
-    ) -> Result<(Upgrades, mpsc::Sender<OfferedUpgrade>), String> {
-        let (mut upgrades, offered) = Upgrades::new();
-        let Some(predecessor) = predecessor else {
-            return Ok((upgrades, offered));
-        };
-        let turn = tokio::select! {
-            turn = predecessor.await_turn() => turn?,
-            () = self.signals.terminate() => return Err("ended by a signal before its turn".to_owned()),
-        };
-        let refreshed = self.keeper.refresh();
-        refreshed.map_err(|error| format!("state_dir: {error}"))?;
-        upgrades.take_turn(turn, &self.shared);
-        let files = &self.listeners.handed_over;
-        files.store(false, Ordering::Release);
-        Ok((upgrades, offered))
+/// Neurons of the day that are counted on: those of the predecessor, or those that a former process has kept.
+fn kept_quota(state_dir: &Path, turn: Option<&Turn>) -> Result<QuotaSnapshot, String> {
+    match turn {
+        Some(turn) => Ok(turn.quota().clone()),
+        None => quota_keeper::read(state_dir).map_err(|error| format!("state_dir: {error}")),
     }
+}
 
-    /// Offers to be followed by another process.
-    fn upgrade_offer(&mut self) -> Option<UpgradeOffer> {
-        let obstacle = match (&self.membership, &self.gpu) {
-            (Some(_), _) => Some(
-                "a node of a cluster is not upgraded in place: restart it, other nodes take its requests meanwhile",
-            ),
-            (None, Some(_)) => {
-                Some("a gateway that runs processes of models is not upgraded in place: restart it")
-            }
-            (None, None) => None,
-        };
-        let sockets = std::mem::take(&mut self.listeners.doubles);
-        UpgradeOffer::bind(&self.state_dir, sockets, obstacle)
+/// Reason for which a process with this configuration is not upgraded in place, and follows no other.
+fn upgrade_obstacle(config: &Config) -> Option<&'static str> {
+    match (&config.cluster, has_host(config)) {
+        (Some(_), _) => Some(
+            "a node of a cluster is not upgraded in place: restart it, other nodes take its requests meanwhile",
+        ),
+        (None, true) => {
+            Some("a gateway that runs processes of models is not upgraded in place: restart it")
+        }
+        (None, false) => None,
     }
 }
 
@@ -291,23 +276,29 @@ async fn await_end(
         let Some(offered) = keeper.run_until(asked).await else {
             return EndCause::Signal;
         };
-        // The successor counts on from the file.
-        keeper.flush().await;
-        if upgrades.begin(offered, shared).await {
-            return EndCause::Upgrade;
+        let taking = async {
+            tokio::select! {
+                serves = upgrades.begin(offered, shared) => Some(serves),
+                () = signals.terminate() => None,
+            }
+        };
+        match keeper.run_until(taking).await {
+            Some(true) => return EndCause::Upgrade,
+            Some(false) => {}
+            None => return EndCause::Signal,
         }
     }
 }
 
 /// Serves clients at all their listeners. The sender that is returned is closed once none of them accepts any more.
-fn spawn_clients<'a>(
+fn spawn_clients(
     tasks: &mut JoinSet<()>,
-    listeners: impl Iterator<Item = (ClientSocket, &'a Arc<ClientListener>)>,
+    (sockets, listeners): (Vec<ClientSocket>, &ClientListeners),
     (edge, connections): (&Arc<DownstreamServer>, &Arc<ClientConnections>),
     closed: &watch::Receiver<bool>,
 ) -> watch::Sender<()> {
     let (sender, accepting) = watch::channel(());
-    for (socket, listener) in listeners {
+    for (socket, listener) in sockets.into_iter().zip(listeners.all()) {
         let listener = (socket, Arc::clone(listener), accepting.clone());
         let (edge, counted) = (Arc::clone(edge), Arc::clone(connections));
         tasks.spawn(accept_clients(listener, edge, counted, closed.clone()));
@@ -320,13 +311,13 @@ fn spawn_internal(
     tasks: &mut JoinSet<()>,
     (peers, callbacks): (Option<TcpListener>, Option<TcpListener>),
     edge: &Arc<DownstreamServer>,
-    closed: watch::Receiver<bool>,
+    closed: &watch::Receiver<bool>,
 ) {
     let shared = edge.shared();
     if let Some(peers) = peers {
         let (edge, shared) = (Arc::clone(edge), Arc::clone(shared));
         tasks.spawn(nodes::measure_rtts(Arc::clone(&shared)));
-        tasks.spawn(listen::accept_peers(peers, edge, shared, closed));
+        tasks.spawn(listen::accept_peers(peers, edge, shared, closed.clone()));
     }
     if let Some(callbacks) = callbacks {
         let (edge, shared) = (Arc::clone(edge), Arc::clone(shared));
@@ -339,15 +330,33 @@ fn watch_file(file: &Path, content: [u8; 32]) -> Result<FileWatch, String> {
         .map_err(|e| format!("{} cannot be watched: {e}", file.display()))
 }
 
-/// Closes the sockets for clients of a process that has a successor.
+fn unserved(error: &std::io::Error) -> String {
+    format!("operators cannot be served: {error}")
+}
+
+/// Serves in the turn of a successor.
+async fn take_turn(
+    turn: Option<Turn>,
+    upgrades: &mut Upgrades,
+    keeper: &mut QuotaKeeper,
+    shared: &Shared,
+) {
+    if let Some(turn) = turn {
+        upgrades.take_turn(turn, shared).await;
+        keeper.wait_for(upgrades.has_predecessor());
+    }
+}
+
+/// Closes the sockets of a process that has a successor.
 async fn stop_accepting(
     shared: &Shared,
-    closing: &watch::Sender<bool>,
-    accepting: &watch::Sender<()>,
+    (closing, accepting): (&watch::Sender<bool>, &watch::Sender<()>),
+    operators: Option<AdminThread>,
 ) {
     shared.drain.begin();
     closing.send_replace(true);
     accepting.closed().await;
+    operators.into_iter().for_each(AdminThread::stop);
 }
 
 async fn start_membership(
@@ -435,7 +444,7 @@ pub(super) fn build_shared(
 async fn drain_all(
     shared: &Shared,
     closing: &watch::Sender<bool>,
-    (signals, end): (&mut Signals, EndCause),
+    (signals, end, upgrades): (&mut Signals, EndCause, &mut Upgrades),
     jobs: &mut JobTasks,
     models: Option<&mut HostEnding>,
 ) -> ExitCode {
@@ -443,8 +452,12 @@ async fn drain_all(
     let drained = drain(shared, closing, (signals, end), models.as_deref()).await;
     let mut is_orderly = drained == ExitCode::SUCCESS;
     if is_orderly {
+        let ended = async {
+            jobs.ended().await;
+            upgrades.predecessor_ended().await;
+        };
         tokio::select! {
-            () = jobs.ended() => {}
+            () = ended => {}
             () = signals.terminate() => is_orderly = false,
         }
     }

@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, Un
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::upgrade::{NamedSocket, Predecessor, SocketName, SocketSet};
+use super::upgrade::{NamedSocket, SocketName, SocketSet, Turn};
 use crate::admin::Admin;
 use crate::config::Listen;
 use crate::downstream::{
@@ -74,13 +74,10 @@ impl Listeners {
     ///
     /// # Errors
     /// A sentence that names the address and what to do.
-    pub async fn bind(
-        listen: &Listen,
-        predecessor: Option<&mut Predecessor>,
-    ) -> Result<Listeners, String> {
+    pub async fn bind(listen: &Listen, turn: Option<&mut Turn>) -> Result<Listeners, String> {
         // Those of a predecessor are its own until this process serves.
-        let handed_over = Arc::new(AtomicBool::new(predecessor.is_some()));
-        let inherited = predecessor.map(Predecessor::take_sockets);
+        let handed_over = Arc::new(AtomicBool::new(turn.is_some()));
+        let inherited = turn.map(Turn::take_sockets);
         let mut inherited = inherited.unwrap_or_default();
         let mut clients = Vec::with_capacity(listen.clients.len());
         for listener in &listen.clients {
@@ -330,9 +327,12 @@ pub async fn accept_clients(
         let (edge, closed) = (Arc::clone(&edge), closed.clone());
         let (listener, shared) = (Arc::clone(&listener), Arc::clone(&shared));
         let metrics = Arc::clone(&shared.metrics);
+        let unused = Some(shared.drain.hold());
         let serving = async move {
             let accepted = (stream, protocols);
-            let served = listener.serve(edge, accepted, connection, closed).await;
+            let served = listener
+                .serve(edge, accepted, connection, (closed, unused))
+                .await;
             if let Err(fault) = served {
                 log_fault(&shared, &listener, &fault);
             }

@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use infergate_core::billing::QuotaSnapshot;
@@ -58,6 +59,8 @@ pub struct QuotaKeeper {
     kept: u64,
     /// A write under way, with the version that it keeps: two at once would spoil the file.
     writing: Option<(u64, JoinHandle<io::Result<()>>)>,
+    /// The process before this one lives, and keeps what both count when it ends.
+    has_predecessor: Arc<AtomicBool>,
     /// Ticks since the last log line that nothing is being kept.
     silent_ticks: u32,
 }
@@ -77,6 +80,7 @@ impl QuotaKeeper {
             at_start: began_with,
             kept: 0,
             writing: None,
+            has_predecessor: Arc::default(),
             silent_ticks: 0,
         }
     }
@@ -146,21 +150,18 @@ impl QuotaKeeper {
         }
     }
 
-    /// Counts what the process before has kept since this one began: a successor does before it serves.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn refresh(&mut self) -> io::Result<()> {
-        let now = read(&self.state_dir)?;
-        let before = std::mem::replace(&mut self.at_start, now.clone());
-        self.store.absorb(&before, &now);
+    /// Leaves the directory to the process before this one, while `has_predecessor`.
+    pub fn wait_for(&mut self, has_predecessor: Arc<AtomicBool>) {
+        self.has_predecessor = has_predecessor;
         // That the predecessor has the directory for a while is no news.
         self.silent_ticks = 1;
-        Ok(())
     }
 
     /// Asks for the directory, and counts what the process before has counted since this one began.
     fn take_over(&mut self) -> bool {
+        if self.has_predecessor.load(Ordering::Acquire) {
+            return false;
+        }
         let taken = self.lock.acquire().and_then(|is_ours| match is_ours {
             true => read(&self.state_dir).map(Some),
             false => Ok(None),
@@ -231,23 +232,45 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_successor_counts_what_was_kept_before_its_turn_once() {
+    async fn each_of_three_processes_in_a_row_is_counted_once() {
         let dir = tempfile::tempdir().unwrap();
-        let begin = || QuotaStore::restore(&read(dir.path()).unwrap(), well_before_midnight());
         let account = AccountId::from("a");
-        let old = begin();
-        let mut keeps_old = keeper(&old, dir.path());
-        let new = begin();
-        let mut keeps_new = keeper(&new, dir.path());
-        old.reserve(&account, 1.0, 100).unwrap().settle(4.0);
-        keeps_old.flush().await;
-        keeps_new.refresh().unwrap();
-        assert_eq!(new.used(&account), 4.0);
-        old.reserve(&account, 1.0, 100).unwrap().settle(2.0);
-        keeps_old.flush().await;
-        drop(keeps_old);
-        keeps_new.flush().await;
-        assert_eq!((new.used(&account), begin().used(&account)), (6.0, 6.0));
+        let spend = |store: &Arc<QuotaStore>, neurons| {
+            store.reserve(&account, 1.0, 1000).unwrap().settle(neurons);
+        };
+        let follow = |former: &Arc<QuotaStore>, gone: &Arc<AtomicBool>| {
+            let kept = former.snapshot();
+            let store = QuotaStore::restore(&kept, well_before_midnight());
+            let lock = StateLock::acquire_at_start(dir.path(), true).unwrap();
+            let mut keeper = QuotaKeeper::new(Arc::clone(&store), lock, dir.path(), kept);
+            keeper.wait_for(Arc::clone(gone));
+            (store, keeper)
+        };
+        let first = QuotaStore::restore(&QuotaSnapshot::default(), well_before_midnight());
+        let mut keeps_first = keeper(&first, dir.path());
+        spend(&first, 1.0);
+        let lives = [
+            Arc::new(AtomicBool::new(true)),
+            Arc::new(AtomicBool::new(true)),
+        ];
+        let (second, mut keeps_second) = follow(&first, &lives[0]);
+        spend(&second, 10.0);
+        let (third, mut keeps_third) = follow(&second, &lives[1]);
+        spend(&third, 100.0);
+        assert_eq!(third.used(&account), 111.0);
+        // The first ends, and the third looks before the second does.
+        spend(&first, 2.0);
+        keeps_first.flush().await;
+        drop(keeps_first);
+        lives[0].store(false, Ordering::Release);
+        keeps_third.flush().await;
+        spend(&second, 20.0);
+        keeps_second.flush().await;
+        drop(keeps_second);
+        lives[1].store(false, Ordering::Release);
+        keeps_third.flush().await;
+        let kept = QuotaStore::restore(&read(dir.path()).unwrap(), well_before_midnight());
+        assert_eq!((third.used(&account), kept.used(&account)), (133.0, 133.0));
     }
 
     #[tokio::test]

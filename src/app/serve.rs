@@ -12,8 +12,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::gateway::Gateway;
 use super::heap;
-use super::load::Loader;
-use super::upgrade::Predecessor;
+use super::load::{Loader, PreparedConfig};
+use super::upgrade::{Predecessor, Turn};
 use crate::config::{self, LoadedConfig, Problem};
 use crate::plugin::{CompileWait, PluginSnapshot};
 use crate::telemetry::log::LogHandle;
@@ -82,20 +82,38 @@ fn serve_logged(
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start worker threads: {error}")),
     };
-    let code = runtime.block_on(async {
-        let began = (metrics, clock, logs);
-        match Gateway::build(file, ready, loader, began, predecessor.as_mut()).await {
-            Ok(node) => node.run(predecessor).await,
-            Err(problem) => {
-                if let Some(predecessor) = &mut predecessor {
-                    predecessor.report_failure(&problem);
-                }
-                fail(&problem)
-            }
-        }
-    });
+    let began = (metrics, clock, logs);
+    let code = runtime.block_on(serve_in_turn((file, ready), loader, began, predecessor));
     runtime.shutdown_timeout(RUNTIME_CLOSE_TIMEOUT);
     code
+}
+
+/// Builds the gateway and runs it: that of a successor once its turn has come.
+async fn serve_in_turn(
+    (file, ready): (&Path, PreparedConfig),
+    loader: Loader,
+    began: (Arc<Metrics>, Clock, LogHandle),
+    predecessor: Option<Predecessor>,
+) -> ExitCode {
+    let mut turn = match predecessor {
+        Some(predecessor) => match predecessor.await_turn().await {
+            Ok(turn) => Some(turn),
+            Err(problem) => return fail(&problem),
+        },
+        None => None,
+    };
+    match Gateway::build(file, ready, loader, began, turn.as_mut()).await {
+        Ok(node) => node.run(turn).await,
+        Err(problem) => fail_in_turn(turn, &problem).await,
+    }
+}
+
+/// Reports to the predecessor that this process cannot serve, where there is one.
+pub async fn fail_in_turn(turn: Option<Turn>, problem: &str) -> ExitCode {
+    if let Some(turn) = turn {
+        turn.report_failure(problem).await;
+    }
+    fail(problem)
 }
 
 /// Prints problems as `check` does; for start only, before there is a log.

@@ -105,12 +105,13 @@ pub(super) async fn serve_http2(
     edge: Arc<DownstreamServer>,
     socket: ReadBefore,
     serves_health: bool,
-    mut drained: watch::Receiver<bool>,
+    (mut drained, unused): (watch::Receiver<bool>, Option<UnsentAnswers>),
 ) {
     let (builder, limit) = settings(&edge);
     let Ok(Ok(mut connection)) = timeout(limit, builder.handshake(socket)).await else {
         return;
     };
+    drop(unused);
     let mut streams = JoinSet::new();
     let mut drained = pin!(drained.wait_for(|drained| *drained));
     let mut timer = pin!(sleep(keepalive(&edge)));

@@ -20,6 +20,7 @@ use super::serve::{serve_connection, stall_max};
 use super::server::DownstreamServer;
 use super::settings::{ClientListenerConfig, Http2, ListenAddress, ProxyProtocol};
 use super::socket::Socket;
+use crate::state::UnsentAnswers;
 use crate::tls::ListenerTls;
 
 /// Protocols that a listener speaks.
@@ -144,7 +145,7 @@ impl ClientListener {
         edge: Arc<DownstreamServer>,
         (accepted, protocols): (AcceptedStream, Arc<ListenerProtocols>),
         mut guard: ClientConnectionGuard,
-        drained: watch::Receiver<bool>,
+        drained: (watch::Receiver<bool>, Option<UnsentAnswers>),
     ) -> Result<(), ConnectionFault> {
         let is_bare = protocols.is_plain();
         let (socket, is_http2) = match accepted {
@@ -251,7 +252,7 @@ async fn serve_either(
     mut connection: DownstreamConnection,
     is_http2: bool,
     serves_health: bool,
-    drained: watch::Receiver<bool>,
+    drained: (watch::Receiver<bool>, Option<UnsentAnswers>),
 ) -> Result<(), ConnectionFault> {
     let limit = edge.shared.snapshot.load().limits.header_timeout_secs;
     let limit = Duration::from_secs(limit);

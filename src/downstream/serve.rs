@@ -10,25 +10,29 @@ use std::time::Duration;
 
 use infergate_core::Millis;
 use tokio::sync::watch;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::connection::DownstreamConnection;
 use super::server::DownstreamServer;
 use super::session::Session;
 use super::socket::Socket;
 use crate::peer::PeerStream;
+use crate::state::UnsentAnswers;
 
 /// After so long a connection between nodes ends with its next request. Certificates are looked at when
 /// it begins: a busy one would outlive any. A handshake an hour costs nothing.
 const PEER_AGE_MAX: Millis = Millis::from_secs(60 * 60);
 
+/// Time for the first request of a connection whose listener closes: a client that has just connected sends one.
+const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(1);
+
 /// Serves a client's connection until either side ends it. `drained` turns true when idle connections are
-/// to be closed.
+/// to be closed. The drain waits for the first request.
 pub(super) async fn serve_connection(
     edge: &DownstreamServer,
     connection: DownstreamConnection,
     serves_health: bool,
-    drained: watch::Receiver<bool>,
+    drained: (watch::Receiver<bool>, Option<UnsentAnswers>),
 ) {
     let mut session = Session::new(connection, edge.shared.clock);
     session.serve_health(serves_health);
@@ -44,7 +48,7 @@ pub async fn serve_peer(
     let socket = Socket::Peer(Box::new(peer));
     let connection = DownstreamConnection::new(socket, stall_max(&edge));
     let session = Session::new(connection, edge.shared.clock);
-    serve(&edge, session, drained).await;
+    serve(&edge, session, (drained, None)).await;
 }
 
 pub(super) fn stall_max(edge: &DownstreamServer) -> Duration {
@@ -68,18 +72,27 @@ fn is_outdated(edge: &DownstreamServer, session: &Session) -> bool {
 fn serve(
     edge: &DownstreamServer,
     mut session: Session,
-    mut drained: watch::Receiver<bool>,
+    (mut drained, mut unused): (watch::Receiver<bool>, Option<UnsentAnswers>),
 ) -> impl Future<Output = ()> {
     async move {
         let clock = edge.shared.clock;
         let old_at = session.peer_stream().map(|_| clock.now() + PEER_AGE_MAX);
         let mut drained = pin!(drained.wait_for(|drained| *drained));
         let mut timer = pin!(sleep(keepalive(edge)));
+        let mut is_drained = false;
         loop {
             let began = tokio::select! {
                 biased;
-                began = first_byte(edge, &mut session, timer.as_mut()) => began,
-                _ = &mut drained => false,
+                began = first_byte(edge, &mut session, timer.as_mut()) => Some(began),
+                _ = &mut drained, if !is_drained => None,
+            };
+            let began = match began {
+                Some(began) => began,
+                None => {
+                    is_drained = true;
+                    // Boxed: it comes once in the life of a connection.
+                    unused.is_some() && Box::pin(comes_late(&mut session)).await
+                }
             };
             if !began || is_outdated(edge, &session) {
                 // Boxed: it comes once in the life of a connection.
@@ -92,10 +105,17 @@ fn serve(
             if !Box::into_pin(request).await {
                 return;
             }
+            unused = None;
             // Before the next bytes come: the buffer is used again only when nothing holds a part of it.
             session.begin();
         }
     }
+}
+
+/// Waits a moment for the first request of a connection that was accepted just before its listener closed.
+async fn comes_late(session: &mut Session) -> bool {
+    let first = timeout(FIRST_REQUEST_GRACE, session.first_byte());
+    first.await.unwrap_or(false)
 }
 
 /// Waits for the next request within the keep-alive time. The timer of the connection runs on from wait to

@@ -71,7 +71,7 @@ impl Drop for InFlight {
     }
 }
 
-/// Counts one connection with unsent answers; released by drop.
+/// Counts one connection with unsent answers, or without a first request; released by drop.
 pub struct UnsentAnswers(Arc<Drain>);
 
 impl Drop for UnsentAnswers {

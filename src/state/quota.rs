@@ -162,6 +162,11 @@ impl QuotaStore {
         self.quota.lock().version()
     }
 
+    /// Returns the snapshot to persist.
+    pub fn snapshot(&self) -> QuotaSnapshot {
+        self.quota.lock().snapshot()
+    }
+
     /// Returns the snapshot to persist, where it differs from the one persisted as `version`.
     pub fn changes_since(&self, version: u64) -> Option<(u64, QuotaSnapshot)> {
         let quota = self.quota.lock();

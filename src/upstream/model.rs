@@ -18,6 +18,9 @@ use super::target::Target;
 use crate::plugin::{BillingSlot, PluginSnapshot, TaskSlot};
 use crate::telemetry::{Clock, Metrics, ModelMetrics};
 
+/// Requests of a model that wait in a process which ends.
+const LATE_REQUESTS_MAX: u32 = 1000;
+
 /// Runtime of one model, ready to serve.
 pub struct ModelRuntime {
     /// As configured in this generation.
@@ -152,14 +155,32 @@ impl ModelRuntimes {
         all.map(|(name, server)| (name, server.limit())).collect()
     }
 
+    /// Lets requests wait in long queues, for the end of the process: permits that are free are its successor's, and come
+    /// back one by one.
+    pub fn lengthen_queues(&self) {
+        for model in &self.list {
+            let former = &model.spec.queue;
+            let queue = QueueSpec {
+                capacity: u32::MAX,
+                total_capacity: former.total_capacity.max(LATE_REQUESTS_MAX),
+                ..former.clone()
+            };
+            let spec = ModelSpec {
+                queue,
+                ..ModelSpec::clone(&model.spec)
+            };
+            let targets = model.gate.targets().into_iter().map(|(target, _)| target);
+            model.gate.configure(&spec, targets.collect());
+        }
+    }
+
     /// Permits of another process at these servers. Of one that ends they are all of `owned`; one that begins has none yet.
     pub fn share_permits(
         &self,
         side: PermitSide,
         owned: &BTreeMap<String, u32>,
     ) -> Arc<ProcessPermits> {
-        let count = |name: &str| owned.get(name).copied().unwrap_or(0);
-        ProcessPermits::new(&self.servers, side, count)
+        ProcessPermits::new(&self.servers, side, owned)
     }
 
     /// The model at a position of the catalog.

@@ -7,15 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use infergate_core::admission::{Handoff, PermitsElsewhere};
+use infergate_core::admission::{GateId, Handoff, PermitsElsewhere, ServerPermits};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::servers::{HandoffReceiver, SharedServers};
+use super::servers::{HandoffReceiver, ServerClaims, SharedServers};
 
 /// Report of one process to the other. Servers are named by the scope of their permits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct PermitReport {
     /// Permits that are the other process's from now on.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -46,6 +45,7 @@ pub enum PermitSide {
 pub struct ProcessPermits {
     side: PermitSide,
     servers: Arc<SharedServers>,
+    gate: GateId,
     /// Guards the counts: one lock for an exchange, and for a freed permit that is reserved. The servers' leaf locks are
     /// taken inside it.
     table: Mutex<ProcessTable>,
@@ -54,40 +54,50 @@ pub struct ProcessPermits {
 #[derive(Default)]
 struct ProcessTable {
     elsewhere: BTreeMap<String, PermitsElsewhere>,
+    /// Permits of the other process at servers that this one does not know yet.
+    unclaimed: BTreeMap<String, u32>,
     /// Reserved permits that the next report names.
     given: BTreeMap<String, u32>,
 }
 
 impl ProcessPermits {
-    /// Counts permits as the other process's: `count` of a server by its name.
+    /// Counts permits as the other process's: those of `owned`, by the names of servers.
     pub(super) fn new(
         servers: &Arc<SharedServers>,
         side: PermitSide,
-        count: impl Fn(&str) -> u32,
+        owned: &BTreeMap<String, u32>,
     ) -> Arc<ProcessPermits> {
         let gate = servers.next_gate_id();
+        let mut unclaimed = owned.clone();
         let known = servers.all().into_iter();
         let elsewhere = known.map(|(name, server)| {
-            let count = count(&name);
+            let count = unclaimed.remove(&name).unwrap_or(0);
             (name, PermitsElsewhere::new(&server, gate, count))
         });
+        let elsewhere = elsewhere.collect();
         let permits = Arc::new(ProcessPermits {
             side,
             servers: Arc::clone(servers),
+            gate,
             table: Mutex::new(ProcessTable {
-                elsewhere: elsewhere.collect(),
+                elsewhere,
+                unclaimed,
                 given: BTreeMap::new(),
             }),
         });
         let receiver: Weak<ProcessPermits> = Arc::downgrade(&permits);
         servers.register(gate, receiver);
+        let claims: Weak<ProcessPermits> = Arc::downgrade(&permits);
+        servers.add_claims(claims);
         permits
     }
 
     /// Makes the next report.
     pub fn report(&self) -> PermitReport {
         let mut table = self.table.lock();
-        let ProcessTable { elsewhere, given } = &mut *table;
+        let ProcessTable {
+            elsewhere, given, ..
+        } = &mut *table;
         let mut report = PermitReport {
             given: std::mem::take(given),
             wanted: Vec::new(),
@@ -114,10 +124,16 @@ impl ProcessPermits {
         let mut handoffs = Vec::new();
         {
             let mut table = self.table.lock();
-            let ProcessTable { elsewhere, given } = &mut *table;
+            let ProcessTable {
+                elsewhere,
+                unclaimed,
+                given,
+            } = &mut *table;
             for (name, count) in &report.given {
                 if let Some(elsewhere) = elsewhere.get_mut(name) {
                     handoffs.extend(elsewhere.give_back(*count));
+                } else if let Some(left) = unclaimed.get_mut(name) {
+                    *left = left.saturating_sub(*count);
                 }
             }
             // The process that ends serves those who wait there first, and gives what is free unasked.
@@ -141,7 +157,10 @@ impl ProcessPermits {
     /// The other process has ended: everything is this one's.
     pub fn take_all(&self) {
         let handoffs: Vec<Handoff> = {
-            let elsewhere = std::mem::take(&mut self.table.lock().elsewhere);
+            let mut table = self.table.lock();
+            table.unclaimed.clear();
+            let elsewhere = std::mem::take(&mut table.elsewhere);
+            drop(table);
             let taken = elsewhere.into_values();
             taken
                 .flat_map(|mut elsewhere| elsewhere.give_back(u32::MAX))
@@ -151,10 +170,22 @@ impl ProcessPermits {
     }
 }
 
+impl ServerClaims for ProcessPermits {
+    fn claim(&self, name: &str, server: &Arc<ServerPermits>) {
+        let mut table = self.table.lock();
+        if let Some(count) = table.unclaimed.remove(name) {
+            let elsewhere = PermitsElsewhere::new(server, self.gate, count);
+            table.elsewhere.insert(name.to_owned(), elsewhere);
+        }
+    }
+}
+
 impl HandoffReceiver for ProcessPermits {
     fn accept(&self, handoff: Handoff) -> Vec<Handoff> {
         let mut table = self.table.lock();
-        let ProcessTable { elsewhere, given } = &mut *table;
+        let ProcessTable {
+            elsewhere, given, ..
+        } = &mut *table;
         let mut handoff = handoff;
         for (name, elsewhere) in elsewhere {
             match elsewhere.accept(handoff) {

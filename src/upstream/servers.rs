@@ -19,6 +19,12 @@ pub(super) trait HandoffReceiver: Send + Sync {
     fn accept(&self, handoff: Handoff) -> Vec<Handoff>;
 }
 
+/// Owner of permits at servers that may be made later.
+pub(super) trait ServerClaims: Send + Sync {
+    /// Counts its permits at a server that is new.
+    fn claim(&self, name: &str, server: &Arc<ServerPermits>);
+}
+
 /// All servers and the gates that have endpoints there.
 #[derive(Default)]
 pub struct SharedServers {
@@ -31,7 +37,20 @@ pub struct SharedServers {
 struct SharedServerTable {
     permits: HashMap<PermitKey, Arc<ServerPermits>>,
     gates: HashMap<GateId, Weak<dyn HandoffReceiver>>,
+    /// At most two: the processes before and after this one.
+    claims: Vec<Weak<dyn ServerClaims>>,
     latest: u64,
+}
+
+impl SharedServerTable {
+    /// Makes a server whose first permits may be somebody's already.
+    fn add(&mut self, key: PermitKey, limit: u32) -> Arc<ServerPermits> {
+        let server = ServerPermits::new(limit);
+        let claims = self.claims.iter().filter_map(Weak::upgrade);
+        claims.for_each(|it| it.claim(&key.name(), &server));
+        self.permits.insert(key, Arc::clone(&server));
+        server
+    }
 }
 
 /// Scope that permits belong to.
@@ -76,16 +95,17 @@ impl SharedServers {
             }
         }
         let mut table = self.table.lock();
+        table.claims.retain(|claims| claims.strong_count() > 0);
         let SharedServerTable { permits, gates, .. } = &mut *table;
         permits.retain(|key, server| limits.contains_key(key) || Arc::strong_count(server) > 1);
         gates.retain(|_, gate| gate.strong_count() > 0);
         let mut handoffs = Vec::new();
         for (key, limit) in limits {
-            match permits.get(&key) {
+            match table.permits.get(&key) {
                 Some(server) if server.limit() == limit => {}
                 Some(server) => handoffs.extend(server.set_limit(limit)),
                 None => {
-                    permits.insert(key, ServerPermits::new(limit));
+                    table.add(key, limit);
                 }
             }
         }
@@ -95,9 +115,16 @@ impl SharedServers {
     /// The permits that an endpoint of `model` takes part in.
     pub(super) fn permits(&self, model: &ModelId, endpoint: &EndpointSpec) -> Arc<ServerPermits> {
         let mut table = self.table.lock();
-        let new = || ServerPermits::new(endpoint.max_concurrent_requests);
-        let server = table.permits.entry(PermitKey::of(model, endpoint));
-        Arc::clone(server.or_insert_with(new))
+        let key = PermitKey::of(model, endpoint);
+        match table.permits.get(&key) {
+            Some(server) => Arc::clone(server),
+            None => table.add(key, endpoint.max_concurrent_requests),
+        }
+    }
+
+    /// Servers that are made from now on may have permits of `claims`.
+    pub(super) fn add_claims(&self, claims: Weak<dyn ServerClaims>) {
+        self.table.lock().claims.push(claims);
     }
 
     /// All servers with the names of their permits.

@@ -248,7 +248,7 @@ def broken(gateway, table, binary):
     plain.chmod(0o755)
     # A program that could serve, and crashes soon after.
     late = gateway.folder / "late"
-    late.write_text(f'#!/bin/sh\n"{binary}" "$@" & pid=$!\nsleep 1.2\nkill -9 $pid\nexit 3\n')
+    late.write_text(f'#!/bin/sh\nexec 3<&0\n"{binary}" "$@" <&3 3<&- & pid=$!\nexec 0</dev/null 3<&-\nsleep 1.2\nkill -9 $pid\nexit 3\n')
     late.chmod(0o755)
     for name, program in (("crashes", crash), ("is no program", plain), ("crashes when it could serve", late)):
         answer = gateway.ask_for(program)
@@ -309,7 +309,9 @@ def main():
             for name, port in zip(("live", "jobs"), ports):
                 most = ask(port, "GET", "/sim/stats")[1]["high_water"]
                 table.row(f"most requests at once at the server of {name}, of {PERMITS}", most, most <= PERMITS)
-            served, events = sum(load.served.values()), gateway.live_events()
+            served = sum(load.served.values())
+            until("all events are written", lambda: gateway.live_events() >= served)
+            events = gateway.live_events()
             table.row(f"events of {served} served requests", events, events == served)
         finally:
             gateway.end()

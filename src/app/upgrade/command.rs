@@ -6,13 +6,18 @@
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use super::messages::{UpgradeAnswer, UpgradeRequest, receive, send};
 use super::offer::SOCKET;
 use crate::app::allow_missing::load_allowing_missing;
 use crate::telemetry::printable;
+
+/// Longest upgrade: longer than the gateway waits for a successor.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(420);
 
 /// Runs the command with the configuration `file`, and prints what happens.
 pub fn upgrade(file: &Path) -> ExitCode {
@@ -26,11 +31,17 @@ pub fn upgrade(file: &Path) -> ExitCode {
             return failed("the configuration does not load");
         }
     };
-    let socket = state_dir.join(SOCKET);
+    // A relative directory is looked for here, and by the gateway where that was started.
+    let socket =
+        std::path::absolute(state_dir.join(SOCKET)).unwrap_or_else(|_| state_dir.join(SOCKET));
     let asked = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .and_then(|runtime| runtime.block_on(ask(file, &socket)));
+        .and_then(|runtime| {
+            let asked =
+                runtime.block_on(async { timeout(ANSWER_TIMEOUT, ask(file, &socket)).await });
+            asked.map_err(|_| io::Error::other("the gateway does not answer"))?
+        });
     match asked {
         Ok(Ok(pid)) => {
             println!("process {pid} serves; the one before it ends with its last request");
@@ -51,7 +62,7 @@ fn failed(reason: &str) -> ExitCode {
 async fn ask(file: &Path, socket: &Path) -> io::Result<Result<u32, String>> {
     let request = UpgradeRequest {
         binary: std::env::current_exe()?,
-        config: file.canonicalize()?,
+        config: std::path::absolute(file)?,
     };
     let mut stream = match UnixStream::connect(socket).await {
         Ok(stream) => stream,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
+use infergate_core::billing::QuotaSnapshot;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -46,9 +47,9 @@ pub enum SuccessorMessage {
     Progress(String),
     /// Reason why it cannot serve; it ends.
     Failed(String),
-    /// Everything is loaded: it could serve at once.
+    /// Configuration and plugins are loaded.
     Ready,
-    /// Connections are accepted.
+    /// Everything runs: connections are accepted once the first permits have come.
     Serving,
     /// Permits and wishes.
     Permits(PermitReport),
@@ -61,6 +62,8 @@ pub enum PredecessorMessage {
     Begin {
         /// Permits that it does not have yet, by server.
         owned: BTreeMap<String, u32>,
+        /// Neurons of the day that are used.
+        quota: QuotaSnapshot,
     },
     /// Permits and wishes.
     Permits(PermitReport),

@@ -18,7 +18,7 @@ mod successor;
 mod upgrades;
 
 pub use command::upgrade;
-pub use offer::{OfferedUpgrade, UpgradeOffer, offer_upgrades};
+pub use offer::{UpgradeOffer, offer_upgrades};
 pub use sockets::{NamedSocket, SocketName, SocketSet};
-pub use successor::Predecessor;
+pub use successor::{Predecessor, Turn};
 pub use upgrades::Upgrades;

@@ -103,10 +103,12 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 
 /// Answers commands until `closed`; successors that could serve go to `offered`.
 pub async fn offer_upgrades(
-    offer: UpgradeOffer,
+    offer: Option<UpgradeOffer>,
     offered: mpsc::Sender<OfferedUpgrade>,
     mut closed: watch::Receiver<bool>,
 ) {
+    // Where none can be asked for, nobody waits for one.
+    let Some(offer) = offer else { return };
     loop {
         let accepted = tokio::select! {
             accepted = offer.listener.accept() => accepted,

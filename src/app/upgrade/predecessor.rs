@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use infergate_core::billing::QuotaSnapshot;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
@@ -21,8 +22,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time for which a successor must live once it could serve, before it does: a program that soon crashes costs nobody a
 /// request.
 const PROBATION: Duration = Duration::from_millis(1500);
-/// Longest time from the order to serve until it accepts connections.
-const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time from the order to serve until it could accept connections: to take the store of jobs over, and to look
+/// endpoints up.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Looks for the exit status of a process that has closed its connection.
 const END_LOOKS: u32 = 50;
@@ -113,27 +115,30 @@ impl SuccessorProcess {
         }
     }
 
-    /// Has it serve. `owned` are the permits that this process may still use, by server. Returns its process and the
-    /// connection on which permits are exchanged.
+    /// Has it serve. `owned` are the permits that this process may still use, by server; `quota` are the neurons of the day.
+    /// Returns its process and the connection on which permits are exchanged.
     ///
     /// # Errors
     /// A sentence: it does not serve.
     pub async fn begin(
         mut self,
         owned: BTreeMap<String, u32>,
-    ) -> Result<(u32, UnixStream), String> {
+        quota: QuotaSnapshot,
+    ) -> Result<(Child, UnixStream), String> {
         let Some(mut stream) = self.stream.take() else {
             return Err(self.end_text().await);
         };
-        let begin = PredecessorMessage::Begin { owned };
+        let begin = PredecessorMessage::Begin { owned, quota };
         let serving = async {
             send(&mut stream, &begin).await?;
             receive(&mut stream).await
         };
         match timeout(BEGIN_TIMEOUT, serving).await {
             Ok(Ok(SuccessorMessage::Serving)) => {
-                let pid = self.child.take().map_or(0, |child| child.id());
-                Ok((pid, stream))
+                let child = self.child.take();
+                child
+                    .map(|child| (child, stream))
+                    .ok_or_else(|| "it has ended".to_owned())
             }
             Ok(Ok(SuccessorMessage::Failed(reason))) => Err(reason),
             Ok(_) => Err(self.end_text().await),

@@ -1,23 +1,31 @@
 //! Process that was started to follow another one, as it sees that one: sockets first, then its turn to serve.
 //!
-//! The connection is the standard input. Until its turn comes it changes nothing that the other one uses, except that the
-//! store of jobs is handed over, which goes back where this process ends.
+//! The connection is the standard input at first. Until its turn comes this process has only read its configuration. Its
+//! gateway is built in its turn; the store of jobs goes back to the predecessor where that fails.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::time::Duration;
 
+use infergate_core::billing::QuotaSnapshot;
+use rustix::stdio::dup2_stdin;
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use super::messages::{PredecessorMessage, SuccessorMessage, frame, receive, send};
 use super::sockets::{SocketSet, receive_sockets};
+use crate::upstream::ProcessPermits;
 
 /// Environment variable of a process that is started as a successor.
 pub const SUCCESSOR_VARIABLE: &str = "INFERGATE_SUCCESSOR";
 /// Longest wait for the sockets, which are sent at once.
 const SOCKETS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest wait for the first permits, which are sent at once.
+const FIRST_PERMITS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Process that serves until this one does.
 pub struct Predecessor {
@@ -25,12 +33,12 @@ pub struct Predecessor {
     sockets: SocketSet,
 }
 
-/// Turn of this process: permits that the predecessor may still use, by server, and the connection to it.
+/// Turn of this process, while its gateway is built: what the predecessor hands over, and the connection to it.
 pub struct Turn {
-    /// Permits by server.
-    pub owned: BTreeMap<String, u32>,
-    /// Connection on which permits are exchanged.
-    pub stream: UnixStream,
+    owned: BTreeMap<String, u32>,
+    quota: QuotaSnapshot,
+    sockets: SocketSet,
+    stream: UnixStream,
 }
 
 impl Predecessor {
@@ -51,11 +59,6 @@ impl Predecessor {
         })
     }
 
-    /// Takes the sockets of the predecessor.
-    pub fn take_sockets(&mut self) -> SocketSet {
-        std::mem::take(&mut self.sockets)
-    }
-
     /// Tells the predecessor what this process does.
     pub fn report_progress(&mut self, step: &str) {
         self.report(&SuccessorMessage::Progress(step.to_owned()));
@@ -73,7 +76,7 @@ impl Predecessor {
         }
     }
 
-    /// Tells the predecessor that this process could serve, and waits for its turn.
+    /// Tells the predecessor that everything is loaded, and waits for its turn.
     ///
     /// # Errors
     /// A sentence: the predecessor has ended, or wants none.
@@ -82,11 +85,15 @@ impl Predecessor {
             self.stream.set_nonblocking(true)?;
             let mut stream = UnixStream::from_std(self.stream)?;
             send(&mut stream, &SuccessorMessage::Ready).await?;
-            let begin = receive(&mut stream).await?;
-            io::Result::Ok((begin, stream))
+            io::Result::Ok((receive(&mut stream).await?, stream))
         };
         match waiting.await {
-            Ok((PredecessorMessage::Begin { owned }, stream)) => Ok(Turn { owned, stream }),
+            Ok((PredecessorMessage::Begin { owned, quota }, stream)) => Ok(Turn {
+                owned,
+                quota,
+                sockets: self.sockets,
+                stream,
+            }),
             Ok((PredecessorMessage::Permits(_), _)) => {
                 Err("the process before this one is of another protocol".to_owned())
             }
@@ -98,18 +105,50 @@ impl Predecessor {
 }
 
 impl Turn {
-    /// Tells the predecessor that connections are accepted.
+    /// Takes the sockets of the predecessor.
+    pub fn take_sockets(&mut self) -> SocketSet {
+        std::mem::take(&mut self.sockets)
+    }
+
+    /// Neurons of the day as the predecessor has counted them.
+    pub fn quota(&self) -> &QuotaSnapshot {
+        &self.quota
+    }
+
+    /// Tells the predecessor that this process cannot serve.
+    pub async fn report_failure(mut self, reason: &str) {
+        let failed = SuccessorMessage::Failed(reason.to_owned());
+        if let Err(error) = send(&mut self.stream, &failed).await {
+            tracing::debug!(%error, "the process before this one cannot be reached");
+        }
+    }
+
+    /// Tells the predecessor that connections can be accepted, and waits for the first permits. Returns the connection on
+    /// which more come.
     ///
     /// # Errors
     /// The predecessor is gone.
-    pub async fn report_serving(&mut self) -> io::Result<()> {
-        send(&mut self.stream, &SuccessorMessage::Serving).await
+    pub(super) async fn begin(mut self, permits: &ProcessPermits) -> io::Result<UnixStream> {
+        send(&mut self.stream, &SuccessorMessage::Serving).await?;
+        let first = timeout(FIRST_PERMITS_TIMEOUT, receive(&mut self.stream)).await;
+        match first.map_err(io::Error::other)?? {
+            PredecessorMessage::Permits(report) => permits.take(&report),
+            PredecessorMessage::Begin { .. } => {}
+        }
+        Ok(self.stream)
+    }
+
+    /// Permits that the predecessor may still use, by server.
+    pub(super) fn owned(&self) -> &BTreeMap<String, u32> {
+        &self.owned
     }
 }
 
 fn receive_from_standard_input() -> io::Result<Predecessor> {
     // A descriptor that no child of this process gets.
     let own = io::stdin().as_fd().try_clone_to_owned()?;
+    // The end of this process is the end of the connection, whatever its children inherit.
+    dup2_stdin(File::open("/dev/null")?)?;
     let mut stream = StdUnixStream::from(own);
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(SOCKETS_TIMEOUT))?;

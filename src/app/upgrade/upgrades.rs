@@ -4,6 +4,9 @@
 //! long as it lives.
 
 use std::collections::BTreeMap;
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -22,7 +25,8 @@ pub struct Upgrades {
     predecessor: JoinSet<()>,
     successor: JoinSet<()>,
     /// Command to be answered, and the process that serves now.
-    command: Option<(WaitingCommand, u32)>,
+    command: Option<(WaitingCommand, Child)>,
+    has_predecessor: Arc<AtomicBool>,
 }
 
 impl Upgrades {
@@ -34,24 +38,49 @@ impl Upgrades {
             predecessor: JoinSet::new(),
             successor: JoinSet::new(),
             command: None,
+            has_predecessor: Arc::default(),
         };
         (upgrades, sender)
     }
 
-    /// Begins to serve in the place of a predecessor: what it may still use is not this process's yet.
-    pub fn take_turn(&mut self, mut turn: Turn, shared: &Shared) {
+    /// Begins to serve in the place of a predecessor, in its turn: what it may still use is not this process's yet. Returns
+    /// when connections can be accepted.
+    pub async fn take_turn(&mut self, turn: Turn, shared: &Shared) {
         let side = PermitSide::Beginning;
         let permits = shared
             .snapshot
             .load()
             .models
-            .share_permits(side, &turn.owned);
-        self.predecessor.spawn(async move {
-            match turn.report_serving().await {
-                Ok(()) => exchange_permits(turn.stream, permits, side).await,
-                Err(_) => permits.take_all(),
+            .share_permits(side, turn.owned());
+        match turn.begin(&permits).await {
+            Ok(stream) => {
+                let has_predecessor = Arc::clone(&self.has_predecessor);
+                has_predecessor.store(true, Ordering::Release);
+                self.predecessor.spawn(async move {
+                    exchange_permits(stream, permits, side).await;
+                    has_predecessor.store(false, Ordering::Release);
+                });
             }
-        });
+            Err(error) => {
+                tracing::error!(%error, "the process before this one has ended in the hand-over");
+                permits.take_all();
+            }
+        }
+    }
+
+    /// Returns whether the process before this one lives; it keeps what is counted until then.
+    pub fn has_predecessor(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.has_predecessor)
+    }
+
+    /// Refuses successors from now on.
+    pub async fn refuse(&mut self) {
+        self.offered.close();
+        while let Some(offered) = self.offered.recv().await {
+            let (_, command) = offered.into_parts();
+            let reason = "the gateway is ending".to_owned();
+            command.answer(&UpgradeAnswer::Failed(reason)).await;
+        }
     }
 
     /// Returns the next successor that could serve.
@@ -66,15 +95,19 @@ impl Upgrades {
     /// Has a successor serve. Returns false where it does not: this process serves on.
     pub async fn begin(&mut self, offered: OfferedUpgrade, shared: &Shared) -> bool {
         let (successor, command) = offered.into_parts();
-        let owned = shared.snapshot.load().models.server_limits();
-        match successor.begin(owned).await {
-            Ok((pid, stream)) => {
+        let models = shared.snapshot.load();
+        let owned = models.models.server_limits();
+        match successor.begin(owned, shared.quota.snapshot()).await {
+            Ok((child, stream)) => {
+                let pid = child.id();
                 tracing::info!(
                     pid,
                     "the successor serves: this process ends with its last request"
                 );
+                // Those that are on their way get permits that come back: none is refused for its queue.
+                models.models.lengthen_queues();
                 self.share_with_successor(stream, shared);
-                self.command = Some((command, pid));
+                self.command = Some((command, child));
                 true
             }
             Err(reason) => {
@@ -87,7 +120,8 @@ impl Upgrades {
 
     /// Answers the command once this process accepts no connection any more.
     pub async fn answer_command(&mut self) {
-        if let Some((command, pid)) = self.command.take() {
+        if let Some((command, child)) = self.command.take() {
+            let pid = child.id();
             command.answer(&UpgradeAnswer::Done { pid }).await;
         }
     }

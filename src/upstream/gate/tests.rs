@@ -1,12 +1,14 @@
 //! The gate as other modules see it, without a socket.
 
+use std::collections::BTreeMap;
+
 use infergate_core::admission::{ClassChoice, EndpointOrder, PermitClass};
 use infergate_core::model::{Algorithm, EndpointSpec, PermitScope, QueueSpec};
 use infergate_core::routing::cluster::ModelLoad;
 
 use super::fixtures::{PERMITS, ask, spec, targets};
 use super::*;
-use crate::upstream::process_permits::{PermitSide, ProcessPermits};
+use crate::upstream::process_permits::{PermitReport, PermitSide, ProcessPermits};
 
 #[test]
 fn an_endpoint_that_left_is_no_target_while_its_permit_is_out() {
@@ -243,9 +245,11 @@ fn two_processes_have_one_permit_and_who_waits_in_the_older_one_is_first() {
     model.endpoints[0].max_concurrent_requests = 1;
     let processes: [Arc<SharedServers>; 2] = Default::default();
     let [old, new] = processes.each_ref().map(|it| gate_of(it, &model, "one"));
-    let owned = |count| move |_: &str| count;
-    let ending = ProcessPermits::new(&processes[0], PermitSide::Ending, owned(0));
-    let beginning = ProcessPermits::new(&processes[1], PermitSide::Beginning, owned(1));
+    let owned = processes[0].all().into_iter();
+    let owned = owned.map(|(name, server)| (name, server.limit())).collect();
+    let none = BTreeMap::new();
+    let ending = ProcessPermits::new(&processes[0], PermitSide::Ending, &none);
+    let beginning = ProcessPermits::new(&processes[1], PermitSide::Beginning, &owned);
     let exchange = || {
         beginning.take(&ending.report());
         ending.take(&beginning.report());
@@ -279,6 +283,29 @@ fn two_processes_have_one_permit_and_who_waits_in_the_older_one_is_first() {
     let (_, Ok(GateEntry::Leased(_))) = new.request_permit(ask("a")) else {
         panic!("the old process has ended");
     };
+}
+
+#[test]
+fn permits_of_an_older_process_count_at_a_server_that_is_learned_of_later() {
+    let model = spec(Algorithm::Fair);
+    let server = model.endpoints[0].server();
+    let servers = Arc::default();
+    let owned = BTreeMap::from([(server.clone(), PERMITS)]);
+    let beginning = ProcessPermits::new(&servers, PermitSide::Beginning, &owned);
+    let given = |count| PermitReport {
+        given: BTreeMap::from([(server.clone(), count)]),
+        wanted: Vec::new(),
+    };
+    beginning.take(&given(1));
+    let gate = gate_of(&servers, &model, "one");
+    let (_, Ok(GateEntry::Leased(_held))) = gate.request_permit(ask("a")) else {
+        panic!("one was given before");
+    };
+    let (_, Ok(GateEntry::Queued(mut waiter))) = gate.request_permit(ask("a")) else {
+        panic!("the other one is the older process's");
+    };
+    beginning.take(&given(1));
+    assert!(waiter.grant.try_recv().is_ok());
 }
 
 #[test]
