@@ -48,7 +48,7 @@ use crate::telemetry::log::LogHandle;
 use crate::telemetry::otlp::{ExportQueue, GenAiMetrics};
 use crate::telemetry::{Clock, EventSink, Metrics};
 use crate::trace::TraceStore;
-use crate::upstream::HttpClient;
+use crate::upstream::{HttpClient, LeftWorkQueue, cancel_left_work, cancel_waiting_work};
 
 /// For requests that are cut off to give back what they hold; none of it waits for anything.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -208,6 +208,7 @@ impl Gateway {
         if timeout(CANCEL_TIMEOUT, shared.drain.idle()).await.is_err() {
             tracing::error!("some requests could not be ended");
         }
+        end_left_work(&shared).await;
         keeper.flush().await;
         operators.stop();
         close_outputs(&shared, &recorder).await;
@@ -256,9 +257,19 @@ fn spawn_keepers(
         ending
     });
     tasks.spawn(housekeeping::keep_house(Arc::clone(shared), insight));
+    let owner = Arc::clone(shared);
+    tasks.spawn(async move { cancel_left_work(&owner.left_work, &owner.client).await });
     tasks.spawn(export::export(Arc::clone(shared)));
     tasks.spawn(capture::record(Arc::clone(recorder)));
     ending
+}
+
+/// Tells model servers that nobody waits for work that was left there at the end.
+async fn end_left_work(shared: &Shared) {
+    let canceling = cancel_waiting_work(&shared.left_work, &shared.client);
+    if timeout(CANCEL_TIMEOUT, canceling).await.is_err() {
+        tracing::warn!("some model servers do not know that nobody waits for their work");
+    }
 }
 
 /// Writes the last captures, sends the last spans and writes the last events.
@@ -288,6 +299,7 @@ pub(super) fn build_shared(
         cluster: ClusterHandle::new(here.clone(), Arc::clone(&config.node.site), clock),
         peer_client: PeerClient::new(here, clock),
         client: HttpClient::default(),
+        left_work: Arc::new(LeftWorkQueue::default()),
         metrics,
         sink,
         drain: Arc::new(Drain::default()),

@@ -228,9 +228,16 @@ impl<'a> Attempts<'a> {
         self.model.metrics.record_endpoint_health(permit.health);
         let endpoint = permit.endpoint;
         let mut attempt = LocalAttempt::new(Arc::clone(self.model), permit);
-        let sent = attempt
-            .send(self.shared, &mut self.request, downstream, ctx)
-            .await;
+        let sent = loop {
+            let sent = attempt
+                .send(self.shared, &mut self.request, downstream, ctx)
+                .await;
+            // Boxed: few servers have slots that free themselves after the answer.
+            match attempt.is_slot_awaited() {
+                false => break sent,
+                true => Box::pin(attempt.wait_for_slot(self.shared, downstream, ctx)).await?,
+            }
+        };
         ctx.trace.update_attempt(attempt.trace());
         match sent? {
             Ok(response) => Ok(Ok(LocalResponse {

@@ -7,6 +7,7 @@
 
 mod client_demand;
 mod cold_requests;
+mod held;
 mod readings;
 mod retry;
 mod slot_meter;
@@ -33,12 +34,14 @@ use tokio::sync::oneshot;
 
 use super::backends::ServerMetrics;
 use super::check_request::request_check;
+use super::left_runs::RunAtServer;
 use super::servers::{HandoffReceiver, SharedServers};
 use super::sync::Mutex;
 use super::target::Target;
 use crate::telemetry::Clock;
 use cold_requests::ColdRequests;
 pub use cold_requests::ColdSignal;
+
 pub use retry::RetryPlan;
 use slot_meter::SlotMeter;
 pub use slots::slot_target;
@@ -471,6 +474,8 @@ pub struct Permit {
     pub load_wait_us: Option<u32>,
     /// Moment of the release, milliseconds, where that was read already.
     released_ms: Option<NonZeroU64>,
+    /// The request's run at a server that does not end it with the connection.
+    run: Option<Box<RunAtServer>>,
 }
 
 impl Permit {
@@ -491,6 +496,7 @@ impl Permit {
             waited_us: 0,
             load_wait_us: None,
             released_ms: None,
+            run: None,
         }
     }
 
@@ -537,6 +543,9 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        if self.leave_run() {
+            return;
+        }
         let now = match self.released_ms {
             Some(ms) => Millis(ms.get()),
             None => self.gate.clock.recent(),
