@@ -229,14 +229,17 @@ impl<'a> Attempts<'a> {
         let endpoint = permit.endpoint;
         let mut attempt = LocalAttempt::new(Arc::clone(self.model), permit);
         let sent = loop {
-            let sent = attempt
-                .send(self.shared, &mut self.request, downstream, ctx)
-                .await;
-            // Boxed: few servers have slots that free themselves after the answer.
-            match attempt.is_slot_awaited() {
-                false => break sent,
-                true => Box::pin(attempt.wait_for_slot(self.shared, downstream, ctx)).await?,
+            {
+                // In a scope of its own: the wait has no room for it.
+                let sent = attempt
+                    .send(self.shared, &mut self.request, downstream, ctx)
+                    .await;
+                if !attempt.is_slot_awaited() {
+                    break sent;
+                }
             }
+            // Boxed: few servers free a slot after their answer.
+            Box::pin(attempt.wait_for_slot(self.shared, downstream, ctx)).await?;
         };
         ctx.trace.update_attempt(attempt.trace());
         match sent? {

@@ -34,7 +34,7 @@ use tokio::sync::oneshot;
 
 use super::backends::ServerMetrics;
 use super::check_request::request_check;
-use super::left_runs::RunAtServer;
+use super::left_runs::OpenRuns;
 use super::servers::{HandoffReceiver, SharedServers};
 use super::sync::Mutex;
 use super::target::Target;
@@ -62,6 +62,8 @@ pub struct AdmissionGate {
     model: ModelId,
     /// Requests that no slot serves, and the owner that is woken for them.
     cold: ColdRequests,
+    /// Runs of its permits at servers that do not end them with the connection.
+    runs: OpenRuns,
     /// Guards the decisions and who waits for them. Held by: askers, permits being dropped,
     /// waiters leaving, probes reporting, reloads.
     inner: Mutex<GateState>,
@@ -138,6 +140,7 @@ impl AdmissionGate {
             servers: Arc::clone(servers),
             model: spec.id.clone(),
             cold: ColdRequests::default(),
+            runs: OpenRuns::default(),
             inner: Mutex::new(inner),
         });
         let receiver: Weak<AdmissionGate> = Arc::downgrade(&gate);
@@ -474,8 +477,6 @@ pub struct Permit {
     pub load_wait_us: Option<u32>,
     /// Moment of the release, milliseconds, where that was read already.
     released_ms: Option<NonZeroU64>,
-    /// The request's run at a server that does not end it with the connection.
-    run: Option<Box<RunAtServer>>,
 }
 
 impl Permit {
@@ -496,7 +497,6 @@ impl Permit {
             waited_us: 0,
             load_wait_us: None,
             released_ms: None,
-            run: None,
         }
     }
 

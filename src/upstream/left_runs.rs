@@ -4,7 +4,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use hashbrown::HashMap;
+use infergate_core::admission::PermitId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -21,6 +24,35 @@ pub(super) struct RunAtServer {
     pub(super) path: String,
     /// The queue it goes to when nobody waits for it any more.
     pub(super) queue: Arc<LeftWorkQueue>,
+}
+
+/// Runs of one model's requests, by their permits; as many as there are permits.
+#[derive(Default)]
+pub(super) struct OpenRuns {
+    /// Number of them: a model without any pays one look at it.
+    count: AtomicUsize,
+    /// Held to begin or end one.
+    open: Mutex<HashMap<PermitId, RunAtServer>>,
+}
+
+impl OpenRuns {
+    /// Begins the run of a permit.
+    pub(super) fn begin(&self, permit: PermitId, run: RunAtServer) {
+        let mut open = self.open.lock();
+        open.insert(permit, run);
+        self.count.store(open.len(), Ordering::Relaxed);
+    }
+
+    /// Ends the run of a permit and returns it, where it has one.
+    pub(super) fn end(&self, permit: PermitId) -> Option<RunAtServer> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut open = self.open.lock();
+        let run = open.remove(&permit);
+        self.count.store(open.len(), Ordering::Relaxed);
+        run
+    }
 }
 
 /// Run that was left at its server.

@@ -551,7 +551,7 @@ add tls: {}
   line 9: tls: is not supported yet
 put [{ address: "127.0.0.1:8080" }] => [{ address: "127.0.0.1:8080" }]⏎  admin: { tls: { certificate: c } }
   line 3: listen.admin.tls: is not supported yet
-put backend: openai => backend: cog⏎    trainer: llama
+put backend: openai⏎    endpoints: [{ url: "http://127.0.0.1:9001" }] => backend: cog⏎    trainer: llama⏎    endpoints: [{ url: "http://127.0.0.1:9001", max_concurrent_requests: 1 }]
   line 8: models[0].trainer: trainings are not posted to servers of backend `cog` yet
 "#,
     );

@@ -40,9 +40,9 @@ pub struct LocalAttempt {
     sent_us: u64,
     trace: AttemptTrace,
     /// Number of times that the server has had no free slot.
-    full_times: u32,
-    /// Pause before the request is sent to it again.
-    full_pause: Option<Millis>,
+    full_times: u8,
+    /// The request is to be sent to it again, after a pause.
+    is_slot_awaited: bool,
 }
 
 impl LocalAttempt {
@@ -55,7 +55,7 @@ impl LocalAttempt {
             sent_us: 0,
             trace: AttemptTrace::default(),
             full_times: 0,
-            full_pause: None,
+            is_slot_awaited: false,
         }
     }
 
@@ -89,7 +89,7 @@ impl LocalAttempt {
             ctx.trace.begin_attempt(self.sent_us, target);
         }
         let headers = request.headers(target.is_external, ctx);
-        let outbound = request.outbound(&headers, ctx.needs_fresh_connection);
+        let outbound = request.outbound(&self.model, &headers, ctx.needs_fresh_connection);
         let head_deadline = self.head_deadline(sent_at, ctx);
         let end = clock.instant(head_deadline).into();
         let deadline = clock.instant(ctx.deadline).into();
@@ -138,7 +138,7 @@ impl LocalAttempt {
 
     /// Returns whether the server had no free slot, and may have one soon.
     pub fn is_slot_awaited(&self) -> bool {
-        self.full_pause.is_some()
+        self.is_slot_awaited
     }
 
     /// Waits until the request may be sent to its server again.
@@ -151,7 +151,9 @@ impl LocalAttempt {
         downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
     ) -> Result<(), RequestError> {
-        let pause = self.full_pause.take().unwrap_or(Millis::ZERO);
+        self.is_slot_awaited = false;
+        let pause = full_server_pause(self.full_times.into(), false).unwrap_or(Millis::ZERO);
+        self.full_times += 1;
         let deadline = shared.clock.instant(ctx.deadline).into();
         let waiting = pin!(sleep(Duration::from_millis(pause.0)));
         match wait_for_head(waiting, downstream, ctx, deadline, deadline).await? {
@@ -246,9 +248,8 @@ impl LocalAttempt {
         };
         if status == 409 && verdict == ResponseVerdict::Busy {
             let has_others = self.model.gate.has_untried(&[self.permit.endpoint]);
-            self.full_pause = full_server_pause(self.full_times, has_others);
-            if self.full_pause.is_some() {
-                self.full_times += 1;
+            if full_server_pause(self.full_times.into(), has_others).is_some() {
+                self.is_slot_awaited = true;
                 Box::pin(shared.client.discard(response)).await;
                 return Err(AttemptError::Busy);
             }

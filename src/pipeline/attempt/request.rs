@@ -35,7 +35,6 @@ pub struct ModelRequest {
     /// Form for the latest server, and the model name in it.
     encoded: UpstreamRequest,
     encoded_model: Arc<str>,
-    method: &'static str,
 }
 
 impl ModelRequest {
@@ -69,10 +68,6 @@ impl ModelRequest {
             headers,
             encoded,
             encoded_model: name,
-            method: match model.backend.names_runs() {
-                true => "PUT",
-                false => "POST",
-            },
         })
     }
 
@@ -141,9 +136,14 @@ impl ModelRequest {
     }
 
     /// Returns the request as it is sent, on a new connection where `fresh`.
-    pub fn outbound<'a>(&'a self, headers: &'a [u8], fresh: bool) -> OutboundRequest<'a> {
+    pub fn outbound<'a>(
+        &'a self,
+        model: &ModelRuntime,
+        headers: &'a [u8],
+        fresh: bool,
+    ) -> OutboundRequest<'a> {
         OutboundRequest {
-            method: self.method,
+            method: model.backend.method(),
             path: &self.encoded.path,
             headers,
             body: &self.encoded.body,

@@ -116,8 +116,6 @@ mod tests {
             sent(payload, Task::DumbPipe),
             (json!({ "input": { "prompt": "a", "stream": true } }), false)
         );
-        let list = run(json!([1]));
-        assert!(encode(&list, Task::DumbPipe, "m").is_err());
     }
 
     #[test]

@@ -150,6 +150,14 @@ impl Backend {
         self.name == BackendName::COG
     }
 
+    /// Returns the method of requests to such a server.
+    pub fn method(&self) -> &'static str {
+        match self.names_runs() {
+            true => "PUT",
+            false => "POST",
+        }
+    }
+
     /// Returns true when the task's payload goes to the path that the task names: the server has none of its own.
     pub fn uses_task_path(&self) -> bool {
         self.uses_task_payload() && self.paths.is_empty()

@@ -23,19 +23,19 @@ impl Drop for HeldPermit {
 
 impl Permit {
     /// Begins a run at this path of the server: until [`Permit::end_run`] a drop of the permit leaves it to `queue`.
-    pub fn begin_run(&mut self, path: String, queue: &Arc<LeftWorkQueue>) {
+    pub fn begin_run(&self, path: String, queue: &Arc<LeftWorkQueue>) {
         let queue = Arc::clone(queue);
-        self.run = Some(Box::new(RunAtServer { path, queue }));
+        self.gate.runs.begin(self.id, RunAtServer { path, queue });
     }
 
     /// Ends the run: the server has answered, or was sent nothing.
-    pub fn end_run(&mut self) {
-        self.run = None;
+    pub fn end_run(&self) {
+        drop(self.gate.runs.end(self.id));
     }
 
     /// Leaves the run to its queue. Returns whether there was one.
-    pub(super) fn leave_run(&mut self) -> bool {
-        let Some(run) = self.run.take() else {
+    pub(super) fn leave_run(&self) -> bool {
+        let Some(run) = self.gate.runs.end(self.id) else {
             return false;
         };
         let gate = Arc::clone(&self.gate);
