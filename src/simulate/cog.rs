@@ -85,7 +85,10 @@ pub(super) async fn predict(
         name,
     };
     let (sender, answered) = oneshot::channel();
-    // A task of its own: the client's departure does not end it.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the client's departure must not end it, and its end is bounded by its slot"
+    )]
     tokio::spawn(async move {
         let answer = work((end, slot), input, fault, &canceled).await;
         // A client that is gone needs no answer.
