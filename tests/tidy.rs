@@ -177,14 +177,7 @@ const NAMES_AT_HOME: &[(&str, &[&str])] = &[
     ("ServerSession", &["src/admin", "src/app/listen.rs"]),
     // A dialect is known by its row alone.
     ("Anthropic", &["src/core/api"]),
-    (
-        "BackendName",
-        &[
-            "src/core/model",
-            "src/upstream/backends",
-            "src/config/unsupported.rs",
-        ],
-    ),
+    ("BackendName", &["src/core/model", "src/upstream/backends"]),
 ];
 
 /// Files that may start threads and long tasks, so that shutdown is a list that can be read.

@@ -201,6 +201,9 @@ pub struct EndpointState {
     pub since: Option<String>,
     /// Its latest failure, of a request or a health check; null when it has had none.
     pub last_error: Option<LastError>,
+    /// The last 20 KiB of the logs that a server shows while it can serve nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub setup_logs: Option<String>,
 }
 
 /// A failure of an endpoint.

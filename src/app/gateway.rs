@@ -50,7 +50,7 @@ use crate::telemetry::log::LogHandle;
 use crate::telemetry::otlp::{ExportQueue, GenAiMetrics};
 use crate::telemetry::{Clock, EventSink, Metrics};
 use crate::trace::TraceStore;
-use crate::upstream::HttpClient;
+use crate::upstream::{HttpClient, LeftWorkQueue, cancel_left_work, cancel_waiting_work};
 
 /// For requests that are cut off to give back what they hold; none of it waits for anything.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -252,10 +252,15 @@ enum EndCause {
     Upgrade,
 }
 
-/// Waits for requests that were cut off: they leave their events on the way out.
+/// Waits for requests that were cut off, which leave their events on the way out, and tells model servers that nobody
+/// waits for work that was left there.
 async fn cancel_requests(shared: &Shared) {
     if timeout(CANCEL_TIMEOUT, shared.drain.idle()).await.is_err() {
         tracing::error!("some requests could not be ended");
+    }
+    let canceling = cancel_waiting_work(&shared.left_work, &shared.client);
+    if timeout(CANCEL_TIMEOUT, canceling).await.is_err() {
+        tracing::warn!("some model servers do not know that nobody waits for their work");
     }
 }
 
@@ -392,6 +397,8 @@ fn spawn_keepers(
         ending
     });
     tasks.spawn(housekeeping::keep_house(Arc::clone(shared), insight));
+    let owner = Arc::clone(shared);
+    tasks.spawn(async move { cancel_left_work(&owner.left_work, &owner.client).await });
     tasks.spawn(export::export(Arc::clone(shared)));
     tasks.spawn(capture::record(Arc::clone(recorder)));
     ending
@@ -424,6 +431,7 @@ pub(super) fn build_shared(
         cluster: ClusterHandle::new(here.clone(), Arc::clone(&config.node.site), clock),
         peer_client: PeerClient::new(here, clock),
         client: HttpClient::default(),
+        left_work: Arc::new(LeftWorkQueue::default()),
         metrics,
         sink,
         drain: Arc::new(Drain::default()),

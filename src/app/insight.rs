@@ -172,6 +172,7 @@ impl NodeInsight {
                         cause: cause.to_string(),
                         at: self.wall_time(at),
                     }),
+                    setup_logs: health.setup_logs.map(|logs| logs.to_string()),
                 })
                 .collect(),
         }

@@ -1,14 +1,12 @@
-//! Keys and backends that are planned, and keys that were renamed: refused by name, not as typing mistakes.
+//! Keys that are planned, and keys that were renamed: refused by name, not as typing mistakes.
 //!
 //! The meaning of these keys is unknown here. A refused key is taken out of the tree, so that later
 //! checks report nothing more about it.
 
-use infergate_core::model::BackendName;
 use serde::Serialize;
 
-use super::document::{Cursor, DocumentNode, NodeData, ScalarText};
+use super::document::{Cursor, DocumentNode, NodeData};
 use super::problem::Problems;
-use crate::upstream::{BACKENDS, RESERVED_BACKENDS};
 
 /// Keys that are not supported, by the mapping they may be in.
 const ROOT_KEYS: &[&str] = &["tls"];
@@ -41,7 +39,6 @@ fn report(root: &Cursor<'_>, problems: &mut Problems) {
         }
     }
     for model in root.list("models") {
-        report_backend(&model, problems);
         report_renamed(&model, RENAMED_MODEL_KEYS, problems);
     }
 }
@@ -64,20 +61,6 @@ fn report_renamed(map: &Cursor<'_>, renamed: &[(&str, &str)], problems: &mut Pro
     }
 }
 
-fn report_backend(model: &Cursor<'_>, problems: &mut Problems) {
-    let Some(found) = model.key("backend") else {
-        return;
-    };
-    let Some(text) = found.text() else { return };
-    if RESERVED_BACKENDS.contains(&text) {
-        let supported: Vec<&str> = BACKENDS.iter().map(|backend| backend.name).collect();
-        problems.add(found.problem(format!(
-            "backend `{text}` is not supported yet: use one of {}",
-            supported.join(", ")
-        )));
-    }
-}
-
 fn remove(root: &mut DocumentNode) {
     remove_keys(root, ROOT_KEYS);
     if let Some(listen) = root.get_mut("listen") {
@@ -88,7 +71,6 @@ fn remove(root: &mut DocumentNode) {
     }
     if let Some(models) = root.get_mut("models") {
         for model in models.items_mut() {
-            replace_backend(model);
             for (former, _) in RENAMED_MODEL_KEYS {
                 remove_keys(model, &[former]);
             }
@@ -99,17 +81,5 @@ fn remove(root: &mut DocumentNode) {
 fn remove_keys(map: &mut DocumentNode, keys: &[&str]) {
     if let NodeData::Map(entries) = &mut map.data {
         entries.retain(|entry| !keys.contains(&entry.key.as_str()));
-    }
-}
-
-/// The key is required: a backend that serves every task takes the place of the refused one.
-fn replace_backend(model: &mut DocumentNode) {
-    if let Some(DocumentNode {
-        data: NodeData::Text(ScalarText { value, .. }),
-        ..
-    }) = model.get_mut("backend")
-        && RESERVED_BACKENDS.contains(&value.as_str())
-    {
-        *value = BackendName::HTTP.to_owned();
     }
 }

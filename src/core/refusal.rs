@@ -111,6 +111,12 @@ pub enum Refusal {
     UpstreamFailed,
     /// A backend failed after it may have started work: a retry could do the work twice.
     UpstreamLost,
+    /// The model itself failed, and its server is well: an exception of its code, or a run that was canceled at
+    /// the server.
+    ModelFailed {
+        /// Text of the model, for the caller.
+        message: String,
+    },
     /// A backend refused the path or the credentials that the operator configured.
     UpstreamRejected,
     /// The first byte of the response did not come in `first_byte_timeout_secs`.
@@ -209,6 +215,7 @@ impl Refusal {
             DeadlinePassed => row((408, 408), 3007, ("timeout_error", "deadline_exceeded"), "the deadline passed before the answer was complete", Capacity, RetryClass::Never),
             UpstreamFailed => row((502, 502), 3050, ("server_error", "upstream_failed"), "no model server answered", Upstream, RetryClass::Later),
             UpstreamLost => row((502, 502), 3050, ("server_error", "upstream_failed"), "the model server failed while it may have been working on the request, which is not repeated", Upstream, RetryClass::Never),
+            ModelFailed { .. } => row((500, 500), 3050, ("server_error", "model_failed"), "the model failed", Upstream, RetryClass::Never),
             UpstreamRejected => row((502, 502), 3054, ("server_error", "upstream_rejected"), "the model server does not accept this gateway: its operator has to correct the endpoint's address or key", Upstream, RetryClass::Never),
             UpstreamTimeout => row((504, 504), 3055, ("timeout_error", "upstream_timeout"), "the model server did not begin to answer in time", Upstream, RetryClass::Never),
             UpstreamNotTrusted => row((502, 502), 3050, ("server_error", "upstream_not_trusted"), "the model server could not prove who it is", Upstream, RetryClass::Later),
@@ -250,6 +257,7 @@ impl Refusal {
             Refusal::DeadlinePassed => "deadline-passed",
             Refusal::UpstreamFailed => "upstream-failed",
             Refusal::UpstreamLost => "upstream-lost",
+            Refusal::ModelFailed { .. } => "model-failed",
             Refusal::UpstreamRejected => "upstream-rejected",
             Refusal::UpstreamTimeout => "upstream-timeout",
             Refusal::UpstreamNotTrusted => "upstream-not-trusted",

@@ -119,7 +119,7 @@ fn decide_refusal(refusal: &Refusal, facts: &RunFacts) -> RunDecision {
             RunDecision::Release(ReleaseCause::QuotaWait)
         }
         Refusal::PluginFailed => failed(EndReason::PluginFailed),
-        Refusal::InvalidResponse => failed(EndReason::ModelError),
+        Refusal::InvalidResponse | Refusal::ModelFailed { .. } => failed(EndReason::ModelError),
         Refusal::UpstreamLost if facts.has_error => failed(EndReason::ModelError),
         Refusal::UpstreamLost | Refusal::UpstreamTimeout => {
             RunDecision::Release(ReleaseCause::ServerLost)
@@ -158,6 +158,7 @@ pub fn refusal_text(refusal: &Refusal) -> String {
             "" => message.clone(),
             pointer => format!("{pointer}: {message}"),
         },
+        Refusal::ModelFailed { message } => message.clone(),
         other => other.row().message.to_owned(),
     }
 }

@@ -228,9 +228,19 @@ impl<'a> Attempts<'a> {
         self.model.metrics.record_endpoint_health(permit.health);
         let endpoint = permit.endpoint;
         let mut attempt = LocalAttempt::new(Arc::clone(self.model), permit);
-        let sent = attempt
-            .send(self.shared, &mut self.request, downstream, ctx)
-            .await;
+        let sent = loop {
+            {
+                // In a scope of its own: the wait has no room for it.
+                let sent = attempt
+                    .send(self.shared, &mut self.request, downstream, ctx)
+                    .await;
+                if !attempt.is_slot_awaited() {
+                    break sent;
+                }
+            }
+            // Boxed: few servers free a slot after their answer.
+            Box::pin(attempt.wait_for_slot(self.shared, downstream, ctx)).await?;
+        };
         ctx.trace.update_attempt(attempt.trace());
         match sent? {
             Ok(response) => Ok(Ok(LocalResponse {

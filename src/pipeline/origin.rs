@@ -31,6 +31,16 @@ pub struct JobHeader {
     pub age: Millis,
 }
 
+impl JobHeader {
+    /// Returns the name of the run at servers that know runs by name: the job's id, of later epochs with their number.
+    pub fn run_name(&self) -> String {
+        match self.event_id.split_once(':') {
+            Some((job, "0" | "1")) => job.to_owned(),
+            _ => self.event_id.replace(':', "-"),
+        }
+    }
+}
+
 /// Writer of the inference event of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventOwner {

@@ -73,9 +73,7 @@ impl From<ResponseError> for RelayStop {
         match error {
             ResponseError::Refused(refusal) => RelayStop::Task(*refusal),
             ResponseError::BackendFailed | ResponseError::Malformed => RelayStop::Failed,
-            ResponseError::EventTooLong
-            | ResponseError::ResponseTooLong
-            | ResponseError::EndedEarly => RelayStop::Broken,
+            _ => RelayStop::Broken,
         }
     }
 }
@@ -561,6 +559,10 @@ impl<'a, D: Downstream> Relay<'a, D> {
                 Refusal::UpstreamLost,
                 RequestOutcome::CutByBackend,
             ),
+            // The server has answered as it should.
+            RelayStop::Task(refusal @ Refusal::ModelFailed { .. }) => {
+                (RelayResult::Whole, refusal, RequestOutcome::Failed)
+            }
             RelayStop::Task(refusal) => (RelayResult::Abandoned, refusal, RequestOutcome::Failed),
         };
         self.ctx.record_refusal(&refusal, outcome);

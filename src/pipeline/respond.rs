@@ -32,6 +32,7 @@ pub fn outcome_of(refusal: &Refusal) -> RequestOutcome {
         Refusal::DeadlinePassed => RequestOutcome::CutByDeadline,
         Refusal::UpstreamFailed
         | Refusal::UpstreamLost
+        | Refusal::ModelFailed { .. }
         | Refusal::UpstreamRejected
         | Refusal::UpstreamTimeout
         | Refusal::UpstreamNotTrusted

@@ -20,6 +20,7 @@ const DEFAULT_EMBEDDING_DIMS: usize = 768;
 const AFTER_HELP: &str = "\
 Faults on demand, for one request by the header `x-sim-fault` or the body's field \"x_sim_fault\":
   refuse | reset-before-headers | reset-mid-stream | stall | stall-mid-stream | slow | status=503
+and of the cog dialect, whose input has the field: model-fails | worker-crash | setup-failed | unhealthy
 (a gateway passes the header where its headers.pass lists it) and for the whole server:
   curl -X PUT http://127.0.0.1:9001/sim/fault -d '{\"fault\":\"status=503\",\"probability\":0.1}'
   curl -X PUT http://127.0.0.1:9001/sim/fault -d '{\"fault\":\"refuse\",\"count\":20}'
@@ -100,7 +101,11 @@ pub struct Config {
     #[arg(long, value_name = "MS")]
     pub swap_ms: Option<u64>,
 
-    /// Task of the model of the http and triton dialects [default: the one that fits each payload best]
+    /// Cancels of each run that the cog dialect loses, as Cog does now and then
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub lost_cancels: u32,
+
+    /// Task of the model of the http, triton and cog dialects [default: the one that fits each payload best]
     #[arg(long, value_enum, value_name = "SLUG")]
     pub task: Option<Task>,
 
@@ -113,7 +118,7 @@ pub struct Config {
     pub neurons: Option<f64>,
 
     /// Send `cf-ai-cost-metric-name-N` and `-value-N` on every answer; up to 16 of them. The triton dialect answers an
-    /// output `COST_METRIC_NAME` instead
+    /// output `COST_METRIC_NAME` instead, the cog dialect a metric
     #[arg(long = "cost-metric", value_name = "NAME=VALUE", value_parser = cost_metric)]
     pub cost_metrics: Vec<CostMetric>,
 
@@ -261,6 +266,8 @@ pub enum Dialect {
     Http,
     /// Triton: tensors in JSON and in binary, /generate, and pages about the model
     Triton,
+    /// Cog: PUT /predictions/{id}, its cancel and /health-check
+    Cog,
 }
 
 /// Treatment of a request above the concurrency limit.
@@ -289,6 +296,7 @@ impl Default for Config {
             embedding_dims: DEFAULT_EMBEDDING_DIMS,
             loading_secs: 0,
             swap_ms: None,
+            lost_cancels: 0,
             task: None,
             stream_usage: StreamUsage::Last,
             neurons: None,

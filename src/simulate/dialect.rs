@@ -1,8 +1,8 @@
 //! Differences between the servers it plays: routes, and the form of a refusal. The answers
-//! themselves are in `openai`, `tgi`, `tei`, `llama_server`, `triton` and `task`.
+//! themselves are in `openai`, `tgi`, `tei`, `llama_server`, `triton`, `cog` and `task`.
 
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::config::Dialect;
 use super::tensor;
@@ -44,6 +44,10 @@ pub(super) enum SimulatorRoute<'a> {
     ModelReady,
     /// Another page of Triton.
     TritonPage,
+    /// A prediction of Cog under this name; without one it gets one.
+    Prediction(&'a str),
+    /// The cancel of one.
+    CancelPrediction(&'a str),
 }
 
 /// The dialect's route for a request, if it has one.
@@ -53,6 +57,9 @@ pub(super) fn route<'a>(
     path: &'a str,
 ) -> Option<SimulatorRoute<'a>> {
     use Dialect::{Http, LlamaServer, Openai, Tei, Tgi, Triton};
+    if dialect == Dialect::Cog {
+        return cog_route(method, path);
+    }
     if dialect == Triton {
         return triton_route(method, path);
     }
@@ -118,6 +125,20 @@ fn triton_route(method: &Method, path: &str) -> Option<SimulatorRoute<'static>> 
     }
 }
 
+fn cog_route<'a>(method: &Method, path: &'a str) -> Option<SimulatorRoute<'a>> {
+    let named = path.strip_prefix("/predictions/");
+    match (method.as_str(), path, named) {
+        ("GET", "/health-check", _) => Some(SimulatorRoute::Health),
+        ("POST", "/predictions", _) => Some(SimulatorRoute::Prediction("")),
+        ("PUT", _, Some(name)) if !name.contains('/') => Some(SimulatorRoute::Prediction(name)),
+        ("POST", _, Some(name)) => {
+            let name = name.strip_suffix("/cancel")?;
+            Some(SimulatorRoute::CancelPrediction(name))
+        }
+        _ => None,
+    }
+}
+
 /// The status and body for a request above the concurrency limit.
 pub(super) fn overloaded(dialect: Dialect) -> (u16, Vec<u8>) {
     match dialect {
@@ -128,6 +149,7 @@ pub(super) fn overloaded(dialect: Dialect) -> (u16, Vec<u8>) {
         Dialect::Tgi | Dialect::Tei => (429, error(dialect, 429, "Model is overloaded")),
         Dialect::LlamaServer => (503, error(dialect, 503, "no slot available")),
         Dialect::Triton => (503, error(dialect, 503, "Exceeds maximum queue size")),
+        Dialect::Cog => (409, at_capacity().to_string().into()),
     }
 }
 
@@ -139,6 +161,7 @@ pub(super) fn loading(dialect: Dialect) -> Vec<u8> {
             .to_string()
             .into(),
         Dialect::Http | Dialect::Triton => error(dialect, 503, "loading"),
+        Dialect::Cog => not_ready().to_string().into(),
     }
 }
 
@@ -178,6 +201,8 @@ pub(super) fn error(dialect: Dialect, status: u16, message: &str) -> Vec<u8> {
             },
         }),
         Dialect::Http | Dialect::Triton => json!({ "error": message }),
+        Dialect::Cog if status == 422 => invalid_input(message),
+        Dialect::Cog => json!({ "error": message, "status": "failed" }),
     };
     body.to_string().into()
 }
@@ -186,6 +211,21 @@ pub(super) fn error(dialect: Dialect, status: u16, message: &str) -> Vec<u8> {
 pub(super) fn invalid_status(dialect: Dialect) -> u16 {
     match dialect {
         Dialect::Openai | Dialect::LlamaServer | Dialect::Http | Dialect::Triton => 400,
-        Dialect::Tgi | Dialect::Tei => 422,
+        Dialect::Tgi | Dialect::Tei | Dialect::Cog => 422,
     }
+}
+
+/// Body of Cog's 503 before the model is loaded.
+pub(super) fn not_ready() -> Value {
+    json!({ "error": "Setup has not finished yet", "status": "failed" })
+}
+
+/// Body of Cog's 409.
+pub(super) fn at_capacity() -> Value {
+    json!({ "error": "At capacity - all prediction slots busy", "status": "failed" })
+}
+
+/// Body of Cog's 422.
+pub(super) fn invalid_input(message: &str) -> Value {
+    json!({ "detail": [{ "loc": ["body", "input"], "msg": message, "type": "value_error" }] })
 }

@@ -30,6 +30,14 @@ pub enum Fault {
     Status(u16),
     /// Ten times the usual pauses.
     Slow,
+    /// The model raises an exception, which Cog answers with 200.
+    ModelFails,
+    /// The worker of Cog is gone, and its server stays.
+    WorkerCrash,
+    /// Cog could not load the model.
+    SetupFailed,
+    /// The check of Cog's model fails.
+    Unhealthy,
 }
 
 impl FromStr for Fault {
@@ -43,11 +51,16 @@ impl FromStr for Fault {
             "stall" => Ok(Fault::Stall),
             "stall-mid-stream" => Ok(Fault::StallMidStream),
             "slow" => Ok(Fault::Slow),
+            "model-fails" => Ok(Fault::ModelFails),
+            "worker-crash" => Ok(Fault::WorkerCrash),
+            "setup-failed" => Ok(Fault::SetupFailed),
+            "unhealthy" => Ok(Fault::Unhealthy),
             other => match other.strip_prefix("status=").map(str::parse) {
                 Some(Ok(status @ 400..=599)) => Ok(Fault::Status(status)),
                 _ => Err(format!(
                     "unknown fault {other:?}: use refuse, reset-before-headers, \
-                     reset-mid-stream, stall, stall-mid-stream, slow or status=400..599"
+                     reset-mid-stream, stall, stall-mid-stream, slow, model-fails, worker-crash, \
+                     setup-failed, unhealthy or status=400..599"
                 )),
             },
         }
@@ -64,6 +77,10 @@ impl std::fmt::Display for Fault {
             Fault::StallMidStream => f.write_str("stall-mid-stream"),
             Fault::Status(status) => write!(f, "status={status}"),
             Fault::Slow => f.write_str("slow"),
+            Fault::ModelFails => f.write_str("model-fails"),
+            Fault::WorkerCrash => f.write_str("worker-crash"),
+            Fault::SetupFailed => f.write_str("setup-failed"),
+            Fault::Unhealthy => f.write_str("unhealthy"),
         }
     }
 }

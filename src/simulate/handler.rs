@@ -31,7 +31,7 @@ use super::request::{self, EmbeddingRequest, SimulatorRequest, TextRequest};
 use super::state::SimulatorState;
 use super::task::TaskOutput;
 use super::text::{SimulatedText, TextLength, hash};
-use super::{llama_server, sleep as asleep, task, tei, tensor, tgi, triton};
+use super::{cog, llama_server, sleep as asleep, task, tei, tensor, tgi, triton};
 
 /// Largest request body: twice what the gateway takes by default, so that its limit shows first.
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
@@ -64,6 +64,9 @@ pub(super) async fn answer(
         return Ok(refuse(dialect, 404, "Not Found"));
     };
     let is_health_of_sleeper = route == SimulatorRoute::Health && *shared.is_asleep.borrow();
+    if dialect == Dialect::Cog {
+        return cog_answer(&shared, route, (&parts, body), &wire).await;
+    }
     if shared.is_loading() && !is_health_of_sleeper {
         return Ok(respond(503, dialect::loading(dialect)));
     }
@@ -76,6 +79,9 @@ pub(super) async fn answer(
             shared.work(operation, &parts, &body, wire).await
         }
         SimulatorRoute::Health => shared.health(&wire).await,
+        SimulatorRoute::Prediction(_) | SimulatorRoute::CancelPrediction(_) => {
+            Ok(refuse(dialect, 404, "Not Found"))
+        }
         SimulatorRoute::Models => Ok(respond(200, shared.models().to_string())),
         SimulatorRoute::Model(name) => Ok(shared.model(name)),
         SimulatorRoute::ModelReady => match triton::unknown_model(&shared.config, path) {
@@ -103,6 +109,42 @@ pub(super) async fn answer(
             Ok(respond(200, slots.to_string()))
         }
     }
+}
+
+/// Serves a request to Cog.
+async fn cog_answer(
+    shared: &Arc<SimulatorState>,
+    route: SimulatorRoute<'_>,
+    (parts, body): (&Parts, Incoming),
+    wire: &FaultableConnection,
+) -> Result<Response<SimulatorBody>, ConnectionCut> {
+    let is_loading = shared.is_loading();
+    let name = match route {
+        SimulatorRoute::Prediction(_) if is_loading => {
+            return Ok(respond(503, dialect::loading(Dialect::Cog)));
+        }
+        SimulatorRoute::Prediction(name) => name,
+        SimulatorRoute::CancelPrediction(name) => {
+            let (status, json) = cog::cancel(shared, name);
+            return Ok(respond(status, json.to_string()));
+        }
+        _ => return Ok(respond(200, cog::health(shared, is_loading).to_string())),
+    };
+    let body = match read(body).await? {
+        Ok(body) => body,
+        Err(TooLarge) => return Ok(refuse(Dialect::Cog, 413, "request body too large")),
+    };
+    let fault = match shared.fault(parts, cog::named_fault(&body)) {
+        Ok(fault) => fault,
+        Err(problem) => return Ok(refuse(Dialect::Cog, 422, &problem)),
+    };
+    if let Some(fault) = fault
+        && let Some(failed) = shared.early_fault(fault, wire)?
+    {
+        return Ok(failed);
+    }
+    let (status, json) = cog::predict(shared, name, &body, fault).await;
+    Ok(respond(status, json.to_string()))
 }
 
 struct TooLarge;
@@ -176,7 +218,14 @@ impl SimulatorState {
             Fault::Status(status) => {
                 Ok(Some(refuse(self.config.dialect, status, "simulated fault")))
             }
-            Fault::ResetMidStream | Fault::Stall | Fault::StallMidStream | Fault::Slow => Ok(None),
+            Fault::ResetMidStream
+            | Fault::Stall
+            | Fault::StallMidStream
+            | Fault::Slow
+            | Fault::ModelFails
+            | Fault::WorkerCrash
+            | Fault::SetupFailed
+            | Fault::Unhealthy => Ok(None),
         }
     }
 
@@ -276,8 +325,8 @@ impl SimulatorState {
 
     /// Adds the billing headers of a server.
     fn with_billing_headers(&self, mut answer: Response<SimulatorBody>) -> Response<SimulatorBody> {
-        if self.config.dialect == Dialect::Triton {
-            // Its costs are tensors.
+        if matches!(self.config.dialect, Dialect::Triton | Dialect::Cog) {
+            // Its costs stand in the answer.
             return answer;
         }
         let headers = answer.headers_mut();

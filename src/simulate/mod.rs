@@ -1,4 +1,4 @@
-//! A synthetic GPU container: responds like vLLM, TGI, TEI, llama-server, Triton or any model
+//! A synthetic GPU container: responds like vLLM, TGI, TEI, llama-server, Triton, Cog or any model
 //! behind plain HTTP, without a GPU.
 //!
 //! No model runs here: the text is chosen by the seed and the prompt, and every response says so in
@@ -10,6 +10,8 @@
 //! (many per process, each on its own listener).
 
 mod body;
+mod cog;
+mod cog_runs;
 mod concurrency;
 mod config;
 mod connection;

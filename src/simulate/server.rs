@@ -20,8 +20,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::body::SimulatorBody;
+use super::cog_runs::CogRuns;
 use super::concurrency::ConcurrencyLimit;
-use super::config::Config;
+use super::config::{Config, Dialect, OverLimit};
 use super::connection::{ConnectionCut, FaultableConnection};
 use super::control;
 #[cfg(test)]
@@ -56,8 +57,13 @@ impl Simulator {
         #[allow(clippy::disallowed_methods, reason = "simulate imports no telemetry")]
         let now = SystemTime::now();
         let stats = Arc::new(Stats::default());
+        // Cog has no line before its slots.
+        let over_limit = match config.dialect {
+            Dialect::Cog => OverLimit::Refuse,
+            _ => config.over_limit,
+        };
         let shared = SimulatorState {
-            gate: ConcurrencyLimit::new(config.concurrency, config.over_limit, Arc::clone(&stats)),
+            gate: ConcurrencyLimit::new(config.concurrency, over_limit, Arc::clone(&stats)),
             faults: Faults::new(config.seed),
             stats,
             started: Instant::now(),
@@ -68,6 +74,7 @@ impl Simulator {
             vram_settled: watch::Sender::new(0),
             work_started: Notify::new(),
             weights: Default::default(),
+            runs: CogRuns::default(),
             config,
         };
         Simulator {

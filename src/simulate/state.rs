@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use super::cog_runs::CogRuns;
 use super::concurrency::ConcurrencyLimit;
 use super::config::Config;
 use super::fault::Faults;
@@ -33,4 +34,6 @@ pub(super) struct SimulatorState {
     pub(super) work_started: Notify,
     /// Weights of the latest request. Held for a comparison.
     pub(super) weights: Mutex<Option<String>>,
+    /// Runs of the cog dialect.
+    pub(super) runs: CogRuns,
 }

@@ -16,7 +16,7 @@ use crate::peer::{ClusterHandle, PeerClient};
 use crate::telemetry::otlp::{ExportQueue, GenAiMetrics};
 use crate::telemetry::{Clock, EventSink, Metrics};
 use crate::trace::{RequestTrace, TraceStore};
-use crate::upstream::HttpClient;
+use crate::upstream::{HttpClient, LeftWorkQueue};
 
 /// State that all requests share for the life of the process.
 pub struct Shared {
@@ -28,6 +28,8 @@ pub struct Shared {
     pub clock: Clock,
     /// The way to model servers.
     pub client: HttpClient,
+    /// Runs that were left at model servers.
+    pub left_work: Arc<LeftWorkQueue>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Sink of the events.

@@ -3,6 +3,7 @@
 //! No protocol is here: each row is the descriptor of a file of its own in this folder. The schema, the
 //! checks and the reference of the configuration are made from this table.
 
+mod cog;
 mod descriptor;
 mod http;
 mod json_object;
@@ -17,7 +18,7 @@ mod tgi;
 mod triton;
 mod vllm;
 
-pub use descriptor::{Backend, MetricsPage, Probe, UpstreamRequest, path_segment};
+pub use descriptor::{Backend, MetricsPage, Probe, ProbeReport, UpstreamRequest, path_segment};
 pub use server_metrics::ServerMetrics;
 
 /// Every backend, in the order of the reference.
@@ -29,11 +30,9 @@ pub static BACKENDS: &[&Backend] = &[
     &tei::TEI,
     &llama_server::LLAMA_SERVER,
     &triton::TRITON,
+    &cog::COG,
     &http::HTTP,
 ];
-
-/// Names that are reserved for backends to come: refused as such, not as typing mistakes.
-pub const RESERVED_BACKENDS: &[&str] = &["cog"];
 
 /// The backend of this name; none where the table has none.
 pub fn backend(name: &str) -> Option<&'static Backend> {

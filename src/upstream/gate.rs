@@ -7,6 +7,7 @@
 
 mod client_demand;
 mod cold_requests;
+mod held;
 mod readings;
 mod retry;
 mod slot_meter;
@@ -33,12 +34,14 @@ use tokio::sync::oneshot;
 
 use super::backends::ServerMetrics;
 use super::check_request::request_check;
+use super::left_runs::OpenRuns;
 use super::servers::{HandoffReceiver, SharedServers};
 use super::sync::Mutex;
 use super::target::Target;
 use crate::telemetry::Clock;
 use cold_requests::ColdRequests;
 pub use cold_requests::ColdSignal;
+
 pub use retry::RetryPlan;
 use slot_meter::SlotMeter;
 pub use slots::slot_target;
@@ -59,6 +62,8 @@ pub struct AdmissionGate {
     model: ModelId,
     /// Requests that no slot serves, and the owner that is woken for them.
     cold: ColdRequests,
+    /// Runs of its permits at servers that do not end them with the connection.
+    runs: OpenRuns,
     /// Guards the decisions and who waits for them. Held by: askers, permits being dropped,
     /// waiters leaving, probes reporting, reloads.
     inner: Mutex<GateState>,
@@ -135,6 +140,7 @@ impl AdmissionGate {
             servers: Arc::clone(servers),
             model: spec.id.clone(),
             cold: ColdRequests::default(),
+            runs: OpenRuns::default(),
             inner: Mutex::new(inner),
         });
         let receiver: Weak<AdmissionGate> = Arc::downgrade(&gate);
@@ -537,6 +543,9 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        if self.leave_run() {
+            return;
+        }
         let now = match self.released_ms {
             Some(ms) => Millis(ms.get()),
             None => self.gate.clock.recent(),

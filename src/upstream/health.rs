@@ -35,7 +35,7 @@ const METRICS_TIMEOUT: Duration = Duration::from_millis(500);
 /// A page of vLLM with all its histograms is a tenth of it.
 const METRICS_MAX_BYTES: usize = 1 << 20;
 /// Most bytes of a page about a model: one with counts of a thousand batch sizes is a third of it.
-const PAGE_MAX_BYTES: usize = 1 << 20;
+pub(super) const PAGE_MAX_BYTES: usize = 1 << 20;
 /// Probes in flight at once, so that a large cluster does not starve the traffic of its workers.
 const PROBES_IN_FLIGHT_MAX: usize = 32;
 
@@ -100,7 +100,17 @@ async fn check(client: &HttpClient, target: &Target, probe: &Probe) -> Result<()
         Some(path) => Cow::Borrowed(path),
         None => probe.path_of(&target.backend_model),
     };
-    let (status, body) = get(client, target, &path, PROBE_BODY_MAX_BYTES).await?;
+    let report = probe.report.filter(|_| own_path.is_none());
+    // Such an answer carries the logs of the server's start.
+    let bytes_max = match report {
+        Some(_) => PAGE_MAX_BYTES,
+        None => PROBE_BODY_MAX_BYTES,
+    };
+    let (status, body) = get(client, target, &path, bytes_max).await?;
+    if let Some(read) = report.filter(|_| status == 200) {
+        let usable = target.record_probe_report(read(&body));
+        return usable.map_err(|fault| FailureCause::Check(Some(fault)));
+    }
     let is_well = match own_path {
         Some(_) => (200..300).contains(&status),
         None => (probe.is_healthy)(status, &body),
@@ -127,7 +137,7 @@ async fn read_metrics(
 }
 
 /// Status and body of `path`, up to `bytes_max`.
-async fn get(
+pub(super) async fn get(
     client: &HttpClient,
     target: &Target,
     path: &str,

@@ -5,7 +5,7 @@
 //! ```text
 //! model (runtime of each model)   gate (admission)   ranking (routing policy)   servers (shared permits)
 //! backends, response (protocols)   client, pool, connection, target, credentials (HTTP towards servers)
-//! health (checks)                 discovery (endpoints found while running)
+//! health (checks)                 left_runs, left_work (runs to cancel)   discovery (endpoints found while running)
 //! ```
 
 mod backends;
@@ -17,6 +17,8 @@ mod credentials;
 pub mod discovery;
 mod gate;
 mod health;
+mod left_runs;
+mod left_work;
 mod model;
 mod pool;
 mod process_permits;
@@ -28,7 +30,7 @@ mod target;
 mod url;
 mod warning_limit;
 
-pub use backends::{BACKENDS, Backend, RESERVED_BACKENDS, UpstreamRequest, backend, path_segment};
+pub use backends::{BACKENDS, Backend, UpstreamRequest, backend, path_segment};
 pub use check_request::check_requested;
 pub use client::{HttpClient, InterimObserver, OutboundRequest, SendError, UpstreamResponse};
 pub use connect_timings::ConnectTimings;
@@ -40,6 +42,8 @@ pub use gate::{
     WaitProgress, Waiter, slot_target,
 };
 pub use health::{PROBE_TICK, ServerPost, post, probe_ready, probe_round, read_json, read_page};
+pub use left_runs::LeftWorkQueue;
+pub use left_work::{cancel_left_work, cancel_waiting_work};
 pub use model::{ModelRuntime, ModelRuntimes};
 pub use process_permits::{PermitReport, PermitSide, ProcessPermits};
 pub use ranking::{

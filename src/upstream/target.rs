@@ -19,7 +19,7 @@ use pingora_core::protocols::l4::ext::{TcpKeepalive, set_tcp_keepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::backends::ServerMetrics;
+use super::backends::{ProbeReport, ServerMetrics};
 use super::credentials::EndpointCredentials;
 use super::warning_limit::WarningLimit;
 use crate::tls::ServerIdentity;
@@ -77,6 +77,10 @@ pub struct Target {
     compressed: WarningLimit,
     /// Set once a response came without usage and a line was logged.
     pub is_unmetered: AtomicBool,
+    /// Work that was canceled there does not end.
+    is_stuck: AtomicBool,
+    /// Logs that it shows while it can serve nothing.
+    setup_logs: ArcSwapOption<String>,
     /// Moment of the latest health check, milliseconds; 0 before the first.
     probed_at: AtomicU64,
     host: String,
@@ -140,6 +144,8 @@ impl Target {
             warnings: WarningLimit::default(),
             compressed: WarningLimit::default(),
             is_unmetered: AtomicBool::new(false),
+            is_stuck: AtomicBool::new(false),
+            setup_logs: ArcSwapOption::empty(),
             probed_at: AtomicU64::new(0),
             host: host.to_owned(),
             port,
@@ -238,6 +244,8 @@ impl Target {
             warnings: WarningLimit::default(),
             compressed: WarningLimit::default(),
             is_unmetered: AtomicBool::new(false),
+            is_stuck: AtomicBool::new(false),
+            setup_logs: ArcSwapOption::empty(),
             probed_at: AtomicU64::new(0),
             host: authority.to_owned(),
             port: 0,
@@ -300,6 +308,38 @@ impl Target {
         if self.is_rejecting.load(Ordering::Relaxed) {
             self.is_rejecting.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Records that work which was canceled there does not end.
+    pub(super) fn record_stuck(&self) {
+        self.is_stuck.store(true, Ordering::Relaxed);
+    }
+
+    /// Records what the server reports about itself.
+    ///
+    /// # Errors
+    /// The reason for which it gets no requests.
+    pub(super) fn record_probe_report(&self, report: ProbeReport) -> Result<(), &'static str> {
+        if report.logs.is_some() || self.setup_logs.load().is_some() {
+            self.setup_logs.store(report.logs.map(Arc::new));
+        }
+        match report.fault {
+            Some(fault) => Err(fault),
+            None if report.is_full && self.is_stuck.load(Ordering::Relaxed) => {
+                Err("canceled work does not end")
+            }
+            None => {
+                if !report.is_full {
+                    self.is_stuck.store(false, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the logs that the server shows while it can serve nothing.
+    pub(super) fn setup_logs(&self) -> Option<Arc<String>> {
+        self.setup_logs.load_full()
     }
 
     /// The same server as `spec` describes it for `model`.

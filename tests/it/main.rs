@@ -17,6 +17,7 @@ mod catalog;
 mod chat_templates;
 mod cli;
 mod client_profiles;
+mod cog;
 mod connections;
 mod cors;
 mod deadline;

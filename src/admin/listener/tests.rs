@@ -43,6 +43,7 @@ impl Insight for Shown {
             since: None,
             slot: None,
             last_error: None,
+            setup_logs: None,
         };
         let queue = QueueState {
             algorithm: "fair".into(),

@@ -10,6 +10,7 @@ use super::models::ModelNames;
 use crate::config::document::Cursor;
 use crate::config::problem::Problems;
 use crate::config::structure::nearest;
+use crate::upstream::{Backend, backend};
 
 /// Models by id.
 type ModelCursors<'a, 'b> = HashMap<&'b str, &'b Cursor<'a>>;
@@ -98,6 +99,12 @@ fn check_trainer(
     let Some(found) = find(trainer, by_id, names, problems) else {
         return;
     };
+    let kind = found.text_of("backend").and_then(backend);
+    if kind.is_some_and(Backend::names_runs) {
+        problems.add(trainer.problem(
+            "trainings are not posted to servers of backend `cog` yet: name a trainer of another backend",
+        ));
+    }
     let (own, other) = (model.text_of("id"), trainer.text());
     // A model may train itself; two that train each other are a mistake.
     if own != other && leads_to(found, own, by_id, |model| model.key("trainer")) {

@@ -551,8 +551,8 @@ add tls: {}
   line 9: tls: is not supported yet
 put [{ address: "127.0.0.1:8080" }] => [{ address: "127.0.0.1:8080" }]⏎  admin: { tls: { certificate: c } }
   line 3: listen.admin.tls: is not supported yet
-put backend: openai => backend: cog
-  line 7: models[0].backend: is not supported yet
+put backend: openai⏎    endpoints: [{ url: "http://127.0.0.1:9001" }] => backend: cog⏎    trainer: llama⏎    endpoints: [{ url: "http://127.0.0.1:9001", max_concurrent_requests: 1 }]
+  line 8: models[0].trainer: trainings are not posted to servers of backend `cog` yet
 "#,
     );
 }
@@ -744,9 +744,9 @@ put task: text-generation => metrics: { output_tokens: total }⏎    task: text-
 add accounts: [{ id: a, neurons_per_day: -1 }]
   line 9: accounts[0].neurons_per_day: too small
 put task: text-generation => task: text-to-image
-  line 7: models[0].backend: backend `openai` serves text-generation and text-embeddings only, and the task is text-to-image: use triton or http
+  line 7: models[0].backend: backend `openai` serves text-generation and text-embeddings only, and the task is text-to-image: use triton or cog or http
 put text-generation⏎    backend: openai => translation⏎    backend: tei
-  line 7: models[0].backend: backend `tei` serves text-embeddings only, and the task is translation: use triton or http
+  line 7: models[0].backend: backend `tei` serves text-embeddings only, and the task is translation: use triton or cog or http
 "#,
     );
 }

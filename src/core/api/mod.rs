@@ -7,6 +7,7 @@ mod anthropic;
 pub mod body;
 pub mod call;
 pub mod chat_template;
+pub mod cog;
 pub mod dialect;
 pub mod dialects;
 mod json;

@@ -2,6 +2,8 @@
 //!
 //! No I/O: status, retry hints and body are values for the shell to write. The shapes are the dialects'.
 
+use std::borrow::Cow;
+
 use bytes::BytesMut;
 use serde_json::Value;
 
@@ -15,6 +17,9 @@ const RETRY_AFTER_MAX_SECS: u64 = 120;
 /// Longest text of a model server that is passed on, bytes; a validation error of a long conversation is a
 /// few kilobytes.
 const SERVER_MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Invalid members that are named in one error; a request with more is mended by its first ones.
+const INVALID_MEMBERS_MAX: usize = 8;
 
 /// Workers AI number of a request that the model server refused.
 const CODE_BAD_REQUEST: u32 = 5006;
@@ -42,6 +47,7 @@ pub fn refusal(dialect: ApiDialect, refusal: &Refusal, request_id: Option<&str>)
         | Refusal::Rejected {
             pointer, message, ..
         } => (message.as_str(), Some(pointer.as_str())),
+        Refusal::ModelFailed { message } => (message.as_str(), None),
         Refusal::BadFraming(what) | Refusal::NotSupported(what) => (*what, None),
         _ => (row.message, None),
     };
@@ -83,8 +89,11 @@ pub fn server_error(
     let parsed: Option<Value> = serde_json::from_slice(body).ok();
     let is_callers = status < 500;
     let server_error = parsed.as_ref().filter(|_| is_callers);
-    let message = server_error.and_then(server_message);
-    let message = message.unwrap_or(match is_callers {
+    let found = server_error.and_then(|body| {
+        let message = server_message(body).map(Cow::Borrowed);
+        message.or_else(|| invalid_members(body).map(Cow::Owned))
+    });
+    let message = found.as_deref().unwrap_or(match is_callers {
         true => "the model server refused the request",
         false => "the model server failed",
     });
@@ -114,6 +123,33 @@ fn server_message(body: &Value) -> Option<&str> {
         &body["detail"],
     ];
     places.into_iter().find_map(Value::as_str)
+}
+
+/// Returns the text of FastAPI's list of invalid members: the place and the fault of each.
+fn invalid_members(body: &Value) -> Option<String> {
+    let listed = body["detail"].as_array()?;
+    let mut text = String::new();
+    for member in listed.iter().take(INVALID_MEMBERS_MAX) {
+        let Some(fault) = member["msg"].as_str() else {
+            continue;
+        };
+        if !text.is_empty() {
+            text.push_str("; ");
+        }
+        let place = member["loc"].as_array().into_iter().flatten();
+        let names = place.filter_map(|name| match name {
+            Value::String(name) if name != "body" => Some(name.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        });
+        let place: Vec<String> = names.collect();
+        if !place.is_empty() {
+            text.push_str(&place.join("."));
+            text.push_str(": ");
+        }
+        text.push_str(fault);
+    }
+    (!text.is_empty()).then_some(text)
 }
 
 fn server_error_kind(status: u16) -> &'static str {

@@ -26,6 +26,8 @@ pub enum Payload {
 impl BackendName {
     /// Any HTTP server, shaped by the task.
     pub const HTTP: &str = "http";
+    /// Containers of Cog.
+    pub const COG: &str = "cog";
     /// Triton and other servers of the Open Inference Protocol.
     pub const TRITON: &str = "triton";
 
@@ -37,7 +39,7 @@ impl BackendName {
     /// Returns the origin of the payload.
     pub fn payload(&self) -> Payload {
         match &*self.0 {
-            BackendName::HTTP | BackendName::TRITON => Payload::Task,
+            BackendName::HTTP | BackendName::TRITON | BackendName::COG => Payload::Task,
             _ => Payload::Protocol,
         }
     }

@@ -55,6 +55,15 @@ impl ResponseVerdict {
         }
     }
 
+    /// Judges the status of a prediction of Cog, whose path is the gateway's. 409 is a server without a free slot.
+    /// 202 is a run under the same id that goes on there: it is canceled, and its slot is as good as taken.
+    pub fn of_prediction(status: u16, is_useless: bool) -> ResponseVerdict {
+        match status {
+            202 | 409 => ResponseVerdict::Busy,
+            _ => ResponseVerdict::of_head(status, is_useless, PathOwner::Gateway),
+        }
+    }
+
     /// Returns the signal about the server; a success is known only at the end of the response.
     pub fn signal(self) -> EndpointSignal {
         match self {
@@ -66,6 +75,23 @@ impl ResponseVerdict {
             | ResponseVerdict::Unusable => EndpointSignal::Failure,
         }
     }
+}
+
+/// Pauses after which a prediction is sent again to a server of Cog that had no free slot: 5 ms, then twice the one
+/// before; 1.3 s in all.
+const FULL_PAUSES_MAX: u32 = 8;
+
+/// Pauses that are made although another server can be asked.
+const FULL_PAUSES_BEFORE_OTHERS: u32 = 2;
+
+/// Returns the pause before a prediction is sent again to a server that answered 409, after `pauses` of them; none where
+/// it is not. Cog 0.23 answers a request some milliseconds before it frees the slot of it.
+pub fn full_server_pause(pauses: u32, has_others: bool) -> Option<Millis> {
+    let most = match has_others {
+        true => FULL_PAUSES_BEFORE_OTHERS,
+        false => FULL_PAUSES_MAX,
+    };
+    (pauses < most).then(|| Millis(5 << pauses))
 }
 
 /// The pause a server asks for in `retry-after-ms` or `Retry-After`: seconds, or a date, which counts from
@@ -156,6 +182,32 @@ mod tests {
                 assert_eq!(verdict, ResponseVerdict::Unusable, "{status}");
             }
         }
+    }
+
+    #[test]
+    fn a_server_of_cog_without_a_free_slot_is_busy_and_not_the_callers_fault() {
+        for (status, expected) in [
+            (200, ResponseVerdict::Accepted),
+            (202, ResponseVerdict::Busy),
+            (409, ResponseVerdict::Busy),
+            (404, ResponseVerdict::Rejected),
+            (422, ResponseVerdict::RequestInvalid),
+            (500, ResponseVerdict::ServerFailed),
+            (503, ResponseVerdict::Unavailable),
+        ] {
+            let verdict = ResponseVerdict::of_prediction(status, false);
+            assert_eq!(verdict, expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_full_server_is_asked_again_for_a_second_or_so_and_less_where_there_are_others() {
+        let pauses = |has_others| {
+            let all = (0..20).map_while(|pauses| full_server_pause(pauses, has_others));
+            all.map(|pause| pause.0).collect::<Vec<_>>()
+        };
+        assert_eq!(pauses(false), [5, 10, 20, 40, 80, 160, 320, 640]);
+        assert_eq!(pauses(true), [5, 10]);
     }
 
     #[test]

@@ -5,10 +5,13 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use infergate_core::routing::verdict::retry_after;
+use http::StatusCode;
+use infergate_core::routing::verdict::{full_server_pause, retry_after};
 use infergate_core::routing::{EndpointSignal, FailureCause, PathOwner, ResponseVerdict};
 use infergate_core::{Millis, Refusal};
+use tokio::time::sleep;
 
 use crate::pipeline::attempt::error::AttemptError;
 use crate::pipeline::attempt::progress::{HeadWait, wait_for_head};
@@ -36,6 +39,10 @@ pub struct LocalAttempt {
     /// Start of the attempt, in microseconds on the clock.
     sent_us: u64,
     trace: AttemptTrace,
+    /// Number of times that the server has had no free slot.
+    full_times: u8,
+    /// The request is to be sent to it again, after a pause.
+    is_slot_awaited: bool,
 }
 
 impl LocalAttempt {
@@ -47,6 +54,8 @@ impl LocalAttempt {
             is_accepted: false,
             sent_us: 0,
             trace: AttemptTrace::default(),
+            full_times: 0,
+            is_slot_awaited: false,
         }
     }
 
@@ -68,13 +77,19 @@ impl LocalAttempt {
     ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
         let clock = shared.clock;
         request.encode_for(&self.model, &self.permit.target)?;
+        if let Some(path) = request.name_run(&self.model, ctx) {
+            let path = path.to_owned();
+            self.permit.begin_run(path, &shared.left_work);
+        }
         self.sent_us = clock.recent_micros();
         let sent_at = Millis(self.sent_us / 1000);
         self.trace = AttemptTrace::begin(clock);
         let target = &self.permit.target;
-        ctx.trace.begin_attempt(self.sent_us, target);
+        if self.full_times == 0 {
+            ctx.trace.begin_attempt(self.sent_us, target);
+        }
         let headers = request.headers(target.is_external, ctx);
-        let outbound = request.outbound(&headers, ctx.needs_fresh_connection);
+        let outbound = request.outbound(&self.model, &headers, ctx.needs_fresh_connection);
         let head_deadline = self.head_deadline(sent_at, ctx);
         let end = clock.instant(head_deadline).into();
         let deadline = clock.instant(ctx.deadline).into();
@@ -109,11 +124,41 @@ impl LocalAttempt {
         ctx.needs_fresh_connection |= self.trace.marks.replaced;
         match sent {
             Ok(mut response) => {
+                // 202 tells of a run that goes on.
+                if response.head().status != StatusCode::ACCEPTED {
+                    self.permit.end_run();
+                }
                 response.measure_progress(&self.permit.target);
                 let owner = request.path_owner(&self.model);
                 Ok(self.classify_head(shared, response, owner).await)
             }
             Err(error) => Ok(Err(self.classify_send_error(shared, ctx, &error))),
+        }
+    }
+
+    /// Returns whether the server had no free slot, and may have one soon.
+    pub fn is_slot_awaited(&self) -> bool {
+        self.is_slot_awaited
+    }
+
+    /// Waits until the request may be sent to its server again.
+    ///
+    /// # Errors
+    /// The client left, or the deadline is over.
+    pub async fn wait_for_slot(
+        &mut self,
+        shared: &Shared,
+        downstream: &mut impl Downstream,
+        ctx: &mut RequestContext,
+    ) -> Result<(), RequestError> {
+        self.is_slot_awaited = false;
+        let pause = full_server_pause(self.full_times.into(), false).unwrap_or(Millis::ZERO);
+        self.full_times += 1;
+        let deadline = shared.clock.instant(ctx.deadline).into();
+        let waiting = pin!(sleep(Duration::from_millis(pause.0)));
+        match wait_for_head(waiting, downstream, ctx, deadline, deadline).await? {
+            HeadWait::Completed(()) => Ok(()),
+            HeadWait::Deadline => Err(Refusal::DeadlinePassed.into()),
         }
     }
 
@@ -146,6 +191,9 @@ impl LocalAttempt {
         ctx: &RequestContext,
         error: &SendError,
     ) -> AttemptError {
+        if !matches!(error, SendError::Lost(_)) {
+            self.permit.end_run();
+        }
         let target = &self.permit.target;
         let now_us = shared.clock.recent_micros();
         if let Some(repeated) = target.warnings.due(Millis(now_us / 1000)) {
@@ -194,7 +242,18 @@ impl LocalAttempt {
         let text = |name: &str| headers.text_of(name);
         let is_useless =
             text("content-type").is_some_and(is_web_page) || text("content-length") == Some("0");
-        let verdict = ResponseVerdict::of_head(status, is_useless, path_owner);
+        let verdict = match self.model.backend.names_runs() {
+            true => ResponseVerdict::of_prediction(status, is_useless),
+            false => ResponseVerdict::of_head(status, is_useless, path_owner),
+        };
+        if status == 409 && verdict == ResponseVerdict::Busy {
+            let has_others = self.model.gate.has_untried(&[self.permit.endpoint]);
+            if full_server_pause(self.full_times.into(), has_others).is_some() {
+                self.is_slot_awaited = true;
+                Box::pin(shared.client.discard(response)).await;
+                return Err(AttemptError::Busy);
+            }
+        }
         if verdict == ResponseVerdict::Accepted {
             self.is_accepted = true;
             return Ok(response);

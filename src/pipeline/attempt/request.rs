@@ -15,13 +15,14 @@ use infergate_core::trace_context::TRACEPARENT;
 
 use super::chat_form;
 use crate::pipeline::context::RequestContext;
+use crate::pipeline::origin::Origin;
 use crate::pipeline::task::PreparedRequest;
 use crate::plugin::TaskSession;
 use crate::state::LARGE_BYTES;
 use crate::state::header_filter::PassedHeaders;
 use crate::telemetry::off_the_worker;
 use crate::upstream::{
-    ModelRuntime, OutboundRequest, ResponseTransformer, Target, UpstreamRequest,
+    ModelRuntime, OutboundRequest, ResponseTransformer, Target, UpstreamRequest, path_segment,
 };
 
 /// Content type of a body where the request names none.
@@ -105,6 +106,23 @@ impl ModelRequest {
         Ok(())
     }
 
+    /// Names the run of the next attempt; returns its path, of servers that know runs by name. States of two attempts
+    /// never mix.
+    pub fn name_run(&mut self, model: &ModelRuntime, ctx: &RequestContext) -> Option<&str> {
+        if !model.backend.names_runs() {
+            return None;
+        }
+        let mut name = match ctx.origin() {
+            Origin::Job(job) => job.run_name(),
+            Origin::Client | Origin::Peer => ctx.request_id().to_string(),
+        };
+        if ctx.attempts > 1 {
+            name.push_str(&format!("-r{}", ctx.attempts));
+        }
+        self.encoded.path = format!("/predictions/{}", path_segment(&name)).into();
+        Some(&self.encoded.path)
+    }
+
     /// Returns the header lines for a server, with the trace context of a request that is recorded.
     pub fn headers(&self, is_external: bool, ctx: &RequestContext) -> Cow<'_, [u8]> {
         let lines = self.headers.towards(is_external);
@@ -118,9 +136,14 @@ impl ModelRequest {
     }
 
     /// Returns the request as it is sent, on a new connection where `fresh`.
-    pub fn outbound<'a>(&'a self, headers: &'a [u8], fresh: bool) -> OutboundRequest<'a> {
+    pub fn outbound<'a>(
+        &'a self,
+        model: &ModelRuntime,
+        headers: &'a [u8],
+        fresh: bool,
+    ) -> OutboundRequest<'a> {
         OutboundRequest {
-            method: "POST",
+            method: model.backend.method(),
             path: &self.encoded.path,
             headers,
             body: &self.encoded.body,
@@ -131,6 +154,9 @@ impl ModelRequest {
     /// Returns the owner of the request's path.
     pub fn path_owner(&self, model: &ModelRuntime) -> PathOwner {
         let spec = &model.spec;
+        if model.backend.names_runs() {
+            return PathOwner::Gateway;
+        }
         let is_plain = match &self.prepared.call.tensors {
             // The version is the client's word.
             Some(tensors) => tensors.version.is_some(),

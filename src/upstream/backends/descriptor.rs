@@ -38,6 +38,19 @@ pub struct Probe {
     pub is_healthy: fn(status: u16, body: &[u8]) -> bool,
     /// Page of metrics that is read beside the check, where the server has one.
     pub metrics: Option<MetricsPage>,
+    /// Reads the body of a 200, where it tells more than the status.
+    pub report: Option<fn(body: &[u8]) -> ProbeReport>,
+}
+
+/// Report of a server about itself, in the answer to a health check.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeReport {
+    /// Reason for which it can serve nothing, in a word or two.
+    pub fault: Option<&'static str>,
+    /// Every slot is taken.
+    pub is_full: bool,
+    /// Logs that tell operators more about the fault.
+    pub logs: Option<String>,
 }
 
 impl Probe {
@@ -130,6 +143,19 @@ impl Backend {
     /// Returns true when the server takes tensors of the Open Inference Protocol.
     pub fn takes_tensors(&self) -> bool {
         self.name == BackendName::TRITON
+    }
+
+    /// Returns true when requests are runs under names that the gateway gives, which go on without their connections.
+    pub fn names_runs(&self) -> bool {
+        self.name == BackendName::COG
+    }
+
+    /// Returns the method of requests to such a server.
+    pub fn method(&self) -> &'static str {
+        match self.names_runs() {
+            true => "PUT",
+            false => "POST",
+        }
     }
 
     /// Returns true when the task's payload goes to the path that the task names: the server has none of its own.

@@ -27,6 +27,7 @@ pub(super) static HTTP: Backend = Backend {
         path: "/health",
         is_healthy: |status, _body| status < 500,
         metrics: None,
+        report: None,
     },
 };
 

@@ -22,6 +22,7 @@ pub(super) static LLAMA_SERVER: Backend = Backend {
         path: "/health",
         is_healthy: answers_200,
         metrics: None,
+        report: None,
     },
     ..OPENAI
 };

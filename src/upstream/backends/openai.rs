@@ -32,6 +32,7 @@ pub(super) const OPENAI: Backend = Backend {
         path: "/v1/models",
         is_healthy: answers_200,
         metrics: None,
+        report: None,
     },
 };
 

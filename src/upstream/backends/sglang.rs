@@ -19,6 +19,7 @@ pub(super) static SGLANG: Backend = Backend {
             path: "/metrics",
             read: |page| METRICS.read(page),
         }),
+        report: None,
     },
     ..OPENAI
 };

@@ -34,6 +34,7 @@ pub(super) static TEI: Backend = Backend {
         path: "/health",
         is_healthy: answers_200,
         metrics: None,
+        report: None,
     },
 };
 

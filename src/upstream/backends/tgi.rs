@@ -45,6 +45,7 @@ pub(super) static TGI: Backend = Backend {
         path: "/health",
         is_healthy: answers_200,
         metrics: None,
+        report: None,
     },
 };
 

@@ -29,6 +29,7 @@ pub(super) static TRITON: Backend = Backend {
         path: "/v2/models/{model}/ready",
         is_healthy: answers_200,
         metrics: None,
+        report: None,
     },
 };
 

@@ -18,6 +18,7 @@ pub(super) static VLLM: Backend = Backend {
             path: "/metrics",
             read: |page| METRICS.read(page),
         }),
+        report: None,
     },
     ..OPENAI
 };

@@ -26,6 +26,8 @@ pub struct EndpointHealth {
     pub last_error: Option<(FailureCause, Millis)>,
     /// State of a slot that is not ready: `cold`, `loading`, `asleep`, `failed` and the like.
     pub slot: Option<&'static str>,
+    /// Logs that the server shows while it can serve nothing.
+    pub setup_logs: Option<Arc<String>>,
 }
 
 impl AdmissionGate {
@@ -51,6 +53,11 @@ impl AdmissionGate {
                 since: inner.ejector.since(&endpoint.url),
                 last_error: inner.ejector.last_error(&endpoint.url),
                 slot: inner.slots.word(&endpoint.url),
+                setup_logs: inner
+                    .turnstile
+                    .endpoint(&endpoint.url)
+                    .and_then(|id| inner.targets.get(id.0 as usize)?.as_ref())
+                    .and_then(|target| target.setup_logs()),
             })
             .collect();
         (state, health)

@@ -22,6 +22,9 @@ pub enum ResponseError {
     /// The stream closed in good order but without its end mark.
     #[error("the backend's stream ended without its end mark")]
     EndedEarly,
+    /// The backend reported in its 200 that the process of the model is gone.
+    #[error("the model's process is gone")]
+    ServerCrashed,
     /// The backend reported a failure of its own after its 200.
     #[error("the backend reported a failure in its answer")]
     BackendFailed,

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::TestClient;
+use super::{TestClient, eventually};
 
 /// A simulated model server, ended with the value.
 pub struct SimulatedServer {
@@ -43,6 +43,14 @@ impl SimulatedServer {
     /// A server with options.
     pub async fn start(config: simulate::Config) -> SimulatedServer {
         SimulatedServer::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), config)
+    }
+
+    /// A server with options at an address that another one had.
+    pub async fn start_at(address: SocketAddr, config: simulate::Config) -> SimulatedServer {
+        let listener = eventually("the address is free", async || {
+            TcpListener::bind(address).await.ok()
+        });
+        SimulatedServer::on(listener.await, config)
     }
 
     fn on(listener: TcpListener, config: simulate::Config) -> SimulatedServer {
