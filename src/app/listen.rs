@@ -641,7 +641,7 @@ mod tests {
             }
         };
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
-        let fault = bind_unix(&path).await.err().expect("it is in use");
+        let fault = bind_unix(&path).await.expect_err("it is in use");
         assert!(fault.contains("is another process using it"), "{fault}");
         assert!(path.exists());
         drop(waiting);

@@ -234,8 +234,9 @@ mod tests {
 
     /// Bytes that the state of an inference request may take, allocated for each one. States of rare steps
     /// (forward, failure, heartbeat, an event on the disk) are boxed. The figure only goes down, but for words that every
-    /// request has: the byte counter of a slot's process and the wait for its load are two of them.
-    const INFERENCE_BYTES_MAX: usize = 4_432;
+    /// request has. Three of them are the byte counter of a slot's process, the wait for its load, and the count of answers
+    /// that no slot is free.
+    const INFERENCE_BYTES_MAX: usize = 4_448;
 
     /// Bytes that the state of any request may take: the cost of a 401 and of the catalog. The figure only
     /// goes down, but for words that every request has: whether its listener shows health is one.

@@ -73,10 +73,12 @@ async fn send_reports<T: Serialize>(
 ) -> io::Result<()> {
     let mut ticks = interval(EXCHANGE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first one is waited for.
+    let mut is_awaited = true;
     loop {
         ticks.tick().await;
         let report = permits.report();
-        if !report.is_empty() {
+        if std::mem::take(&mut is_awaited) || !report.is_empty() {
             send(&mut writer, &message(report)).await?;
         }
     }

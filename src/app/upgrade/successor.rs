@@ -131,9 +131,8 @@ impl Turn {
     pub(super) async fn begin(mut self, permits: &ProcessPermits) -> io::Result<UnixStream> {
         send(&mut self.stream, &SuccessorMessage::Serving).await?;
         let first = timeout(FIRST_PERMITS_TIMEOUT, receive(&mut self.stream)).await;
-        match first.map_err(io::Error::other)?? {
-            PredecessorMessage::Permits(report) => permits.take(&report),
-            PredecessorMessage::Begin { .. } => {}
+        if let PredecessorMessage::Permits(report) = first.map_err(io::Error::other)?? {
+            permits.take(&report);
         }
         Ok(self.stream)
     }
