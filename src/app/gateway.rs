@@ -344,7 +344,7 @@ async fn take_turn(
     turn: Option<Turn>,
     upgrades: &mut Upgrades,
     keeper: &mut QuotaKeeper,
-    shared: &Shared,
+    shared: &Arc<Shared>,
 ) {
     if let Some(turn) = turn {
         upgrades.take_turn(turn, shared).await;

@@ -146,6 +146,8 @@ struct SinkState {
     /// A file is configured.
     enabled: AtomicBool,
     closing: AtomicBool,
+    /// Another process appends to the same file.
+    is_shared: AtomicBool,
     /// The file of the newest configuration, until the writer takes it over. Held by
     /// `reconfigure` and the writer, for one assignment.
     next_file: Mutex<Option<Option<FileSettings>>>,
@@ -159,6 +161,11 @@ struct SinkState {
 }
 
 impl EventSink {
+    /// Says whether another process appends to the same file, as in an upgrade.
+    pub fn set_shared(&self, is_shared: bool) {
+        self.shared.is_shared.store(is_shared, Ordering::Relaxed);
+    }
+
     /// Starts a writer of rendered lines alone, of which so many may wait. `what` names them in the log.
     ///
     /// # Errors
@@ -480,6 +487,7 @@ impl EventWriter {
             self.answer_all(StoreResult::NoFile);
             return;
         };
+        file.set_shared(self.shared.is_shared.load(Ordering::Relaxed));
         let appended = file.append(&self.batch);
         let written = appended.line_count as u64;
         let lost = (count as u64).saturating_sub(written);

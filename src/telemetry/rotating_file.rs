@@ -10,6 +10,9 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// Files that are opened in a row, where another process rotates each before it is locked.
+const OPENS_MAX: usize = 16;
+
 /// Account ids stand in the lines: the group may read them, the world may not.
 const FILE_MODE: u32 = 0o640;
 
@@ -40,6 +43,8 @@ pub(super) struct RotatingFile {
     open: Option<OpenFile>,
     /// A device or pipe got half a line that cannot be cut off: begin the next with a line end.
     torn: bool,
+    /// Another process appends to the same file.
+    is_shared: bool,
 }
 
 #[derive(Debug)]
@@ -60,7 +65,13 @@ impl RotatingFile {
             settings,
             open: None,
             torn: false,
+            is_shared: false,
         }
+    }
+
+    /// Says whether another process appends to the same file: each append, with its rotation, then excludes the other's.
+    pub fn set_shared(&mut self, is_shared: bool) {
+        self.is_shared = is_shared;
     }
 
     /// Bytes of one batch that rotation can still divide files by.
@@ -70,6 +81,16 @@ impl RotatingFile {
 
     /// Appends `lines`, each ended by `\n`, rotating first when they would not fit.
     pub fn append(&mut self, lines: &[u8]) -> AppendResult {
+        let appended = self.append_whole(lines);
+        if let (true, Some(open)) = (self.is_shared, &self.open)
+            && let Err(error) = open.file.unlock()
+        {
+            tracing::debug!(%error, "a file of lines cannot be unlocked");
+        }
+        appended
+    }
+
+    fn append_whole(&mut self, lines: &[u8]) -> AppendResult {
         let rotation_problem = match self.make_room(lines.len() as u64) {
             Ok(problem) => problem,
             Err(problem) => {
@@ -128,19 +149,40 @@ impl RotatingFile {
     }
 
     fn open_file(&mut self) -> io::Result<&mut OpenFile> {
-        let path = &self.settings.path;
-        let same = match (self.open.take(), fs::metadata(path)) {
+        for _ in 0..OPENS_MAX {
+            let open = self.same_file().map_or_else(|| self.another_file(), Ok)?;
+            self.open = Some(open);
+            if !self.is_shared {
+                break;
+            }
+            if let Some(open) = &self.open
+                && open.regular
+            {
+                open.file.lock()?;
+            }
+            // The other process may have rotated it before it let go of the lock.
+            self.open = self.same_file();
+            if self.open.is_some() {
+                break;
+            }
+        }
+        let gone = || io::Error::other("another process rotates it again and again");
+        self.open.as_mut().ok_or_else(gone)
+    }
+
+    /// Returns the open file where `path` still names it, with its present length.
+    fn same_file(&mut self) -> Option<OpenFile> {
+        match (self.open.take(), fs::metadata(&self.settings.path)) {
             (Some(open), Ok(found)) if open.identity == identity(&found) => Some(OpenFile {
                 len: found.len(),
                 ..open
             }),
             _ => None,
-        };
-        let open = match same {
-            Some(open) => open,
-            None => open_for_append(path)?,
-        };
-        Ok(self.open.insert(open))
+        }
+    }
+
+    fn another_file(&self) -> io::Result<OpenFile> {
+        open_for_append(&self.settings.path, self.is_shared)
     }
 
     /// Writes the lines; on failure leaves whole lines only and says how many.
@@ -198,14 +240,18 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-fn open_for_append(path: &Path) -> io::Result<OpenFile> {
+fn open_for_append(path: &Path, is_shared: bool) -> io::Result<OpenFile> {
     let file = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(FILE_MODE)
         .open(path)?;
+    let regular = file.metadata()?.is_file();
+    if is_shared && regular {
+        // Half a line may be one that is being written.
+        file.lock()?;
+    }
     let metadata = file.metadata()?;
-    let regular = metadata.is_file();
     let len = if regular {
         cut_half_line(path, &file, metadata.len())?
     } else {
@@ -320,6 +366,38 @@ mod tests {
         assert_eq!(f.read("events.jsonl.1").as_deref(), Some("three\n"));
         assert_eq!(f.read("events.jsonl.2").as_deref(), Some("two-2\n"));
         assert_eq!(f.read("events.jsonl.3"), None);
+    }
+
+    #[test]
+    fn two_that_share_a_file_and_rotate_it_lose_no_line() {
+        const LINES: usize = 500;
+        let f = fixture(4096, 100);
+        let writers = [0, 1].map(|writer| {
+            let mut file = RotatingFile::new(f.file.settings.clone());
+            file.set_shared(true);
+            std::thread::spawn(move || {
+                for number in 0..LINES {
+                    let line = format!("{writer} {number} {}\n", "x".repeat(number % 50));
+                    let appended = file.append(line.as_bytes());
+                    assert!(appended.problem.is_none(), "{appended:?}");
+                }
+            })
+        });
+        writers.into_iter().for_each(|it| it.join().unwrap());
+        let mut found = Vec::new();
+        for entry in fs::read_dir(f.directory.path()).unwrap() {
+            let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+            assert!(text.len() <= 4096 && text.ends_with('\n'));
+            let key = |line: &str| {
+                let mut words = line.split(' ').map(str::to_owned);
+                (words.next().unwrap(), words.next().unwrap())
+            };
+            found.extend(text.lines().map(key));
+        }
+        assert_eq!(found.len(), 2 * LINES);
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), 2 * LINES);
     }
 
     #[test]

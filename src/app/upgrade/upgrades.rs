@@ -45,7 +45,9 @@ impl Upgrades {
 
     /// Begins to serve in the place of a predecessor, in its turn: what it may still use is not this process's yet. Returns
     /// when connections can be accepted.
-    pub async fn take_turn(&mut self, turn: Turn, shared: &Shared) {
+    pub async fn take_turn(&mut self, turn: Turn, shared: &Arc<Shared>) {
+        // It writes events until it has ended.
+        shared.sink.set_shared(true);
         let side = PermitSide::Beginning;
         let permits = shared
             .snapshot
@@ -55,14 +57,17 @@ impl Upgrades {
         match turn.begin(&permits).await {
             Ok(stream) => {
                 let has_predecessor = Arc::clone(&self.has_predecessor);
+                let shared = Arc::clone(shared);
                 has_predecessor.store(true, Ordering::Release);
                 self.predecessor.spawn(async move {
                     exchange_permits(stream, permits, side).await;
                     has_predecessor.store(false, Ordering::Release);
+                    shared.sink.set_shared(false);
                 });
             }
             Err(error) => {
                 tracing::error!(%error, "the process before this one has ended in the hand-over");
+                shared.sink.set_shared(false);
                 permits.take_all();
             }
         }
@@ -95,6 +100,8 @@ impl Upgrades {
     /// Has a successor serve. Returns false where it does not: this process serves on.
     pub async fn begin(&mut self, offered: OfferedUpgrade, shared: &Shared) -> bool {
         let (successor, command) = offered.into_parts();
+        // Both write events from its turn on.
+        shared.sink.set_shared(true);
         let models = shared.snapshot.load();
         let owned = models.models.server_limits();
         match successor.begin(owned, shared.quota.snapshot()).await {
@@ -111,6 +118,8 @@ impl Upgrades {
                 true
             }
             Err(reason) => {
+                let has_predecessor = self.has_predecessor.load(Ordering::Acquire);
+                shared.sink.set_shared(has_predecessor);
                 tracing::error!(reason, "an upgrade has failed: this process serves on");
                 command.answer(&UpgradeAnswer::Failed(reason)).await;
                 false
