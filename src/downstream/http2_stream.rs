@@ -49,7 +49,7 @@ pub struct Http2Stream {
     respond: SendResponse<Bytes>,
     /// Body of the response; none before its head.
     response_body: Option<SendStream<Bytes>>,
-    /// Why the head could not be sent, for the next write.
+    /// Reason why the head could not be sent, for the next write.
     head_fault: Option<h2::Error>,
     /// A part of the response that no window had room for.
     unsent: Bytes,

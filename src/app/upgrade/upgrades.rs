@@ -62,7 +62,8 @@ impl Upgrades {
                 self.predecessor.spawn(async move {
                     exchange_permits(stream, permits, side).await;
                     has_predecessor.store(false, Ordering::Release);
-                    shared.sink.set_shared(false);
+                    // A process that drains has a successor, which writes too.
+                    shared.sink.set_shared(shared.drain.is_draining());
                 });
             }
             Err(error) => {
