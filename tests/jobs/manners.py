@@ -40,7 +40,7 @@ class MannerReceiver:
     def __init__(self, manner, tls=None):
         self.manner, self.tls = manner, tls
         self.attempts, self.lock = [], threading.Lock()
-        self.connections, self.open, self.open_max = 0, 0, 0
+        self.connections, self.open, self.open_max = 0, set(), 0
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port = self.listener.getsockname()[1]
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}/"
@@ -57,20 +57,24 @@ class MannerReceiver:
             connection, _ = self.listener.accept()
             with self.lock:
                 self.connections += 1
-                self.open += 1
-                self.open_max = max(self.open_max, self.open)
+                self.open.add(connection)
+                self.open_max = max(self.open_max, sum(not has_left(one) for one in self.open))
             arguments = (connection, self.connections)
             threading.Thread(target=self.serve, args=arguments, daemon=True).start()
 
     def serve(self, connection, number):
-        try:
-            with connection, contextlib.suppress(OSError, ValueError):
-                if self.tls:
-                    connection = self.tls.wrap_socket(connection, server_side=True)
-                self.answer(connection, number)
-        finally:
+        if self.tls:
             with self.lock:
-                self.open -= 1
+                self.open.remove(connection)
+                connection = self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+                self.open.add(connection)
+        with contextlib.suppress(OSError, ValueError):
+            if self.tls:
+                connection.do_handshake()
+            self.answer(connection, number)
+        with self.lock:
+            self.open.remove(connection)
+        connection.close()
 
     def answer(self, connection, number):
         data = b""
@@ -88,6 +92,13 @@ class MannerReceiver:
             before = sum(other.id == attempt.id for other in self.attempts)
             self.attempts.append(attempt)
         self.manner(connection, attempt, before)
+
+
+def has_left(connection):
+    """Whether the client has closed it, which its thread here may learn later than that of the next one."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def status(code, more=""):
