@@ -35,6 +35,10 @@ class Unreachable(Exception):
     """A registry cannot be reached, so its part is skipped by name."""
 
 
+class Unfit(Exception):
+    """A check that cannot be made on this machine; its text says why."""
+
+
 class Tally:
     """Counts checks and prints each on a line."""
 
