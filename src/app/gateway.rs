@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::capture::CaptureRecorder;
 use super::cluster::{ClusterSockets, Membership};
 use super::discover::DiscoveryReport;
-use super::gpu::{GpuHost, HostEnding, has_host};
+use super::gpu::{GpuHost, HostEnding};
 use super::insight::NodeInsight;
 use super::job_controls::operator;
 use super::jobs::JobTasks;
@@ -185,7 +185,7 @@ impl Gateway {
         spawn_membership(&mut tasks, membership, &shared);
         tasks.spawn(ranking::rank(Arc::clone(&shared), is_clustered));
         tasks.spawn(discover::discover(Arc::clone(&shared), reports));
-        let mut models = spawn_keepers(&mut tasks, &shared, (insight, gpu), &recorder);
+        let mut models = spawn_keepers(&mut tasks, &shared, (insight, gpu, &upgrades), &recorder);
         let service = reloader.service();
         announce::announce(reloader.config(), &shared.snapshot.load());
         let obstacle = upgrade_obstacle(reloader.config());
@@ -195,7 +195,8 @@ impl Gateway {
         let offers = tasks.spawn(offer_upgrades(offer, offered, closed));
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
         service.notify_ready("serving, configuration 1");
-        let end = await_end(&shared, &mut signals, &mut keeper, &mut upgrades).await;
+        let waiting = (&mut signals, &mut upgrades, models.as_mut());
+        let end = await_end(&shared, waiting, &mut keeper).await;
         offers.abort();
         upgrades.refuse().await;
         match end {
@@ -232,15 +233,9 @@ fn kept_quota(state_dir: &Path, turn: Option<&Turn>) -> Result<QuotaSnapshot, St
 
 /// Reason for which a process with this configuration is not upgraded in place, and follows no other.
 fn upgrade_obstacle(config: &Config) -> Option<&'static str> {
-    match (&config.cluster, has_host(config)) {
-        (Some(_), _) => Some(
-            "a node of a cluster is not upgraded in place: restart it, other nodes take its requests meanwhile",
-        ),
-        (None, true) => {
-            Some("a gateway that runs processes of models is not upgraded in place: restart it")
-        }
-        (None, false) => None,
-    }
+    config.cluster.is_some().then_some(
+        "a node of a cluster is not upgraded in place: restart it, other nodes take its requests meanwhile",
+    )
 }
 
 /// Cause of the end of a node.
@@ -266,10 +261,9 @@ async fn cancel_requests(shared: &Shared) {
 
 /// Waits until the node is to end. An upgrade that fails is none.
 async fn await_end(
-    shared: &Shared,
-    signals: &mut Signals,
+    shared: &Arc<Shared>,
+    (signals, upgrades, mut models): (&mut Signals, &mut Upgrades, Option<&mut HostEnding>),
     keeper: &mut QuotaKeeper,
-    upgrades: &mut Upgrades,
 ) -> EndCause {
     loop {
         let asked = async {
@@ -283,14 +277,17 @@ async fn await_end(
         };
         let taking = async {
             tokio::select! {
-                serves = upgrades.begin(offered, shared) => Some(serves),
+                serves = upgrades.begin(offered, shared, models.as_deref_mut()) => Some(serves),
                 () = signals.terminate() => None,
             }
         };
         match keeper.run_until(taking).await {
             Some(true) => return EndCause::Upgrade,
             Some(false) => {}
-            None => return EndCause::Signal,
+            None => {
+                models.iter().for_each(|models| models.resume());
+                return EndCause::Signal;
+            }
         }
     }
 }
@@ -388,11 +385,11 @@ fn spawn_membership(tasks: &mut JoinSet<()>, membership: Option<Membership>, sha
 fn spawn_keepers(
     tasks: &mut JoinSet<()>,
     shared: &Arc<Shared>,
-    (insight, gpu): (Arc<NodeInsight>, Option<GpuHost>),
+    (insight, gpu, upgrades): (Arc<NodeInsight>, Option<GpuHost>, &Upgrades),
     recorder: &Arc<CaptureRecorder>,
 ) -> Option<HostEnding> {
     let ending = gpu.map(|host| {
-        let (running, ending) = host.start();
+        let (running, ending) = host.start(upgrades.host_predecessor());
         tasks.spawn(running);
         ending
     });
@@ -474,13 +471,15 @@ async fn drain_all(
         let _ = timeout(CANCEL_TIMEOUT, jobs.ended()).await;
     }
     if let Some(models) = models {
-        if is_orderly {
+        if end == EndCause::Upgrade {
+            models.taken_over().await;
+        } else if is_orderly {
             tokio::select! {
                 () = models.stop(stop_limit(shared)) => {}
                 () = signals.terminate() => is_orderly = false,
             }
         }
-        if !is_orderly {
+        if end == EndCause::Signal && !is_orderly {
             models.kill().await;
         }
     }

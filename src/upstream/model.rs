@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use infergate_core::ModelId;
 use infergate_core::model::{Catalog, ModelSpec, QueueSpec, WhenUnhealthy, tariff_text};
 
 use super::backends::{Backend, backend};
@@ -181,6 +182,27 @@ impl ModelRuntimes {
         owned: &BTreeMap<String, u32>,
     ) -> Arc<ProcessPermits> {
         ProcessPermits::new(&self.servers, side, owned)
+    }
+
+    /// Permits that other processes have at a slot of `model`.
+    pub fn permits_elsewhere(&self, model: &ModelId, slot: &str) -> u32 {
+        self.servers.count_elsewhere(model, slot)
+    }
+
+    /// Lets other processes have further permits at a slot of `model`, or none.
+    pub fn open_elsewhere(&self, model: &ModelId, slot: &str, is_open: bool) {
+        self.servers.set_open_elsewhere(model, slot, is_open);
+    }
+
+    /// Models that requests wait for here while no slot of theirs is ready. Takes what was remembered of refused ones.
+    pub fn take_cold_demand(&self) -> Vec<ModelId> {
+        let cold = self.list.iter().filter(|model| model.gate.is_cold());
+        let asked = cold.filter(|model| {
+            let mut is_waiting = false;
+            let (refused, _) = model.gate.look_at_demand(1, |_| is_waiting = true);
+            is_waiting || !refused.is_empty()
+        });
+        asked.map(|model| model.spec.id.clone()).collect()
     }
 
     /// The model at a position of the catalog.

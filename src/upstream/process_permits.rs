@@ -4,7 +4,7 @@
 //! Not the connection between the processes: each side takes the report of the other and makes its own, in turn. Counting
 //! is [`PermitsElsewhere`]'s. A server that only one of the two knows is that one's alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use infergate_core::admission::{GateId, Handoff, PermitsElsewhere, ServerPermits};
@@ -22,12 +22,15 @@ pub struct PermitReport {
     /// Servers whose permits requests of the process that ends wait for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wanted: Vec<String>,
+    /// Models that requests of the process that ends wait for, while no process of theirs serves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cold: Vec<String>,
 }
 
 impl PermitReport {
     /// Returns whether it says nothing.
     pub fn is_empty(&self) -> bool {
-        self.given.is_empty() && self.wanted.is_empty()
+        self.given.is_empty() && self.wanted.is_empty() && self.cold.is_empty()
     }
 }
 
@@ -58,6 +61,8 @@ struct ProcessTable {
     unclaimed: BTreeMap<String, u32>,
     /// Reserved permits that the next report names.
     given: BTreeMap<String, u32>,
+    /// Servers at which the other process gets no further permit.
+    closed: BTreeSet<String>,
 }
 
 impl ProcessPermits {
@@ -82,7 +87,7 @@ impl ProcessPermits {
             table: Mutex::new(ProcessTable {
                 elsewhere,
                 unclaimed,
-                given: BTreeMap::new(),
+                ..ProcessTable::default()
             }),
         });
         let receiver: Weak<ProcessPermits> = Arc::downgrade(&permits);
@@ -100,7 +105,7 @@ impl ProcessPermits {
         } = &mut *table;
         let mut report = PermitReport {
             given: std::mem::take(given),
-            wanted: Vec::new(),
+            ..PermitReport::default()
         };
         for (name, elsewhere) in elsewhere {
             if self.side == PermitSide::Ending {
@@ -128,6 +133,7 @@ impl ProcessPermits {
                 elsewhere,
                 unclaimed,
                 given,
+                closed,
             } = &mut *table;
             for (name, count) in &report.given {
                 if let Some(elsewhere) = elsewhere.get_mut(name) {
@@ -141,7 +147,7 @@ impl ProcessPermits {
                 PermitSide::Ending => &[],
                 PermitSide::Beginning => &*report.wanted,
             };
-            for name in wanted {
+            for name in wanted.iter().filter(|name| !closed.contains(*name)) {
                 let Some(elsewhere) = elsewhere.get_mut(name) else {
                     continue;
                 };
@@ -176,6 +182,28 @@ impl ServerClaims for ProcessPermits {
         if let Some(count) = table.unclaimed.remove(name) {
             let elsewhere = PermitsElsewhere::new(server, self.gate, count);
             table.elsewhere.insert(name.to_owned(), elsewhere);
+        }
+    }
+
+    fn count(&self, name: &str) -> u32 {
+        let table = self.table.lock();
+        let known = table.elsewhere.get(name).map(PermitsElsewhere::count);
+        known
+            .or_else(|| table.unclaimed.get(name).copied())
+            .unwrap_or(0)
+    }
+
+    fn set_open(&self, name: &str, is_open: bool) {
+        let mut table = self.table.lock();
+        let ProcessTable {
+            elsewhere, closed, ..
+        } = &mut *table;
+        if is_open {
+            closed.remove(name);
+        } else if closed.insert(name.to_owned())
+            && let Some(elsewhere) = elsewhere.get(name)
+        {
+            elsewhere.wait_no_more();
         }
     }
 }

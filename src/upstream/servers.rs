@@ -19,10 +19,16 @@ pub(super) trait HandoffReceiver: Send + Sync {
     fn accept(&self, handoff: Handoff) -> Vec<Handoff>;
 }
 
-/// Owner of permits at servers that may be made later.
+/// Another process with permits at servers, also at those that are made later.
 pub(super) trait ServerClaims: Send + Sync {
     /// Counts its permits at a server that is new.
     fn claim(&self, name: &str, server: &Arc<ServerPermits>);
+
+    /// Permits that it has at a server.
+    fn count(&self, name: &str) -> u32;
+
+    /// Lets it have further permits at a server, or none.
+    fn set_open(&self, name: &str, is_open: bool);
 }
 
 /// All servers and the gates that have endpoints there.
@@ -125,6 +131,27 @@ impl SharedServers {
     /// Servers that are made from now on may have permits of `claims`.
     pub(super) fn add_claims(&self, claims: Weak<dyn ServerClaims>) {
         self.table.lock().claims.push(claims);
+    }
+
+    /// Permits that other processes have at an endpoint of `model` whose permits are its own.
+    pub(super) fn count_elsewhere(&self, model: &ModelId, url: &str) -> u32 {
+        let name = PermitKey::Model(model.clone(), url.into()).name();
+        let claims = self.claims().into_iter();
+        claims.map(|claims| claims.count(&name)).sum()
+    }
+
+    /// Lets other processes have further permits at such an endpoint, or none.
+    pub(super) fn set_open_elsewhere(&self, model: &ModelId, url: &str, is_open: bool) {
+        let claims = self.claims();
+        if !claims.is_empty() {
+            let name = PermitKey::Model(model.clone(), url.into()).name();
+            claims.iter().for_each(|it| it.set_open(&name, is_open));
+        }
+    }
+
+    fn claims(&self) -> Vec<Arc<dyn ServerClaims>> {
+        let table = self.table.lock();
+        table.claims.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// All servers with the names of their permits.

@@ -3,7 +3,7 @@
 nobody a request.
 
 Fresh and kept connections, requests of two seconds, streams, and durable jobs, while `infergate upgrade` replaces the
-gateway again and again. Standard library only.
+gateway again and again. Three models of its own, on a simulated card, stay loaded. Standard library only.
 
     tests/edge/upgrade.py                    two upgrades, three broken successors (20 s)
     tests/edge/upgrade.py --full             20 upgrades, streams of 30 seconds, 1,000 jobs
@@ -12,6 +12,7 @@ gateway again and again. Standard library only.
 import argparse
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import pathlib
@@ -20,11 +21,14 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "jobs")]
+sys.path[:0] = [str(HERE.parent / "jobs"), str(HERE.parent / "gpu")]
+
+from simulated import gpu_section, managed_model  # noqa: E402
 
 from kit import Gateway, Table, ask, simulators, until  # noqa: E402
 
@@ -32,11 +36,12 @@ PERMITS = 6
 TOKENS_PER_SEC = 50
 # Upgrades, seconds of a stream, jobs.
 COUNTS = {False: (2, 4, 40), True: (20, 30, 1000)}
+MANAGED = ["own/a", "own/b", "own/c"]
 CONFIGURATION = """anonymous: allow
 timeouts: {{ model_floor_secs: 120 }}
 jobs: {{}}
-models:
-  - id: acme/live
+{gpu}models:
+{managed}  - id: acme/live
     task: text-generation
     backend: openai
     queue: {{ capacity: 1000, total_capacity: 1000 }}
@@ -115,6 +120,7 @@ class Load:
 
     def __init__(self, port, stream_secs):
         self.port, self.stream_tokens = port, stream_secs * TOKENS_PER_SEC
+        self.models = itertools.cycle(["acme/live", *MANAGED])
         self.stopping = threading.Event()
         self.lock = threading.Lock()
         self.served = {"fresh": 0, "kept": 0, "slow": 0, "stream": 0}
@@ -147,7 +153,7 @@ class Load:
 
     def chat(self, connection, tokens, **more):
         body = {
-            "model": "acme/live",
+            "model": next(self.models),
             "messages": [{"role": "user", "content": "hi"}],
             "max_tokens": tokens,
             "ignore_eos": True,
@@ -269,6 +275,16 @@ def broken(gateway, table, binary):
     table.row("a successor whose admin address is taken", words[-200:], code == 1 and named and is_alive(pid))
 
 
+def managed_models(gateway):
+    """Process and loads of each model of the card, once all are ready."""
+    def shown():
+        slots = gateway.slots()
+        is_ready = len(slots) == len(MANAGED) and all(slot["state"] == "ready" for slot in slots)
+        return is_ready and {slot["model"]: (slot["pid"], slot["loads"]) for slot in slots}
+
+    return until("the models of the card are ready", shown)
+
+
 def jobs_once(gateway, table, jobs, count):
     """Each job has ended once, with one event."""
     jobs.thread.join()
@@ -292,10 +308,18 @@ def main():
     binary = str(pathlib.Path(options.binary).resolve())
     count, stream_secs, job_count = COUNTS[options.full]
     table = Table()
-    with simulators(binary, 2, "--dialect", "openai", "--concurrency", 64, "--tokens-per-sec", TOKENS_PER_SEC) as ports:
-        text = CONFIGURATION.format(live=ports[0], job=ports[1], permits=PERMITS)
+    servers = simulators(binary, 2, "--dialect", "openai", "--concurrency", 64, "--tokens-per-sec", TOKENS_PER_SEC)
+    with servers as ports, tempfile.TemporaryDirectory(prefix="infergate-cards-") as folder:
+        arguments = ["--tokens-per-sec", TOKENS_PER_SEC]
+        queue = {"capacity": 1000, "total_capacity": 1000}
+        managed = [managed_model(name, 6000, arguments, {"parallel": PERMITS}, queue=queue) for name in MANAGED]
+        gpu = gpu_section(folder, ["sim0"], 24000)
+        text = CONFIGURATION.format(live=ports[0], job=ports[1], permits=PERMITS, gpu=gpu, managed="".join(managed))
         gateway = Upgraded(binary, text)
         try:
+            for model in MANAGED:
+                table.row(f"a first request to {model}", gateway.chat(model)[0])
+            loaded = managed_models(gateway)
             load, jobs = Load(gateway.port, stream_secs), Jobs(gateway, job_count)
             broken(gateway, table, binary)
             table.row("failed requests while successors were broken", load.failed[:2], not load.failed)
@@ -303,13 +327,16 @@ def main():
             # Streams that began before the last upgrade end.
             load.stop()
             jobs_once(gateway, table, jobs, job_count)
+            pids = {model: (pid, 0) for model, (pid, _) in loaded.items()}
+            kept = managed_models(gateway)
+            table.row("models of the card with another process, or loads", {} if kept == pids else kept, kept == pids)
             table.row(f"failed requests of {load.served}", load.failed[:3], not load.failed)
             table.row("kept connections closed between requests", load.closed_idle)
             table.row("kinds of clients that were served", sum(map(bool, load.served.values())), all(load.served.values()))
             for name, port in zip(("live", "jobs"), ports):
                 most = ask(port, "GET", "/sim/stats")[1]["high_water"]
                 table.row(f"most requests at once at the server of {name}, of {PERMITS}", most, most <= PERMITS)
-            served = sum(load.served.values())
+            served = sum(load.served.values()) + len(MANAGED)
             until("all events are written", lambda: gateway.live_events() >= served)
             events = gateway.live_events()
             table.row(f"events of {served} served requests", events, events == served)

@@ -52,6 +52,7 @@ mod gpu_reports;
 mod gpu_sleep;
 mod gpu_tasks;
 mod gpu_trace;
+mod gpu_upgrade;
 mod http2;
 mod job_inputs;
 mod job_limits;

@@ -1,5 +1,6 @@
 //! A gateway that is replaced by another process while it serves.
 
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -16,7 +17,19 @@ const CHAT: &str = "/v1/chat/completions";
 const KEY: &str = "Authorization: Bearer key-a\r\n";
 
 /// Process that has followed a node's, killed with the value.
-struct Successor(u32);
+pub struct Successor(u32);
+
+impl Successor {
+    /// Waits for its end, as one that is no child of this process.
+    pub async fn ended(&self) {
+        eventually("it has ended", async || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0));
+            let is_alive = stat.is_ok_and(|stat| !stat.contains(") Z "));
+            (!is_alive).then_some(())
+        })
+        .await;
+    }
+}
 
 impl Drop for Successor {
     fn drop(&mut self) {
@@ -28,8 +41,11 @@ impl Drop for Successor {
 }
 
 /// Runs the command for a node.
-async fn command(node: &Node) -> Output {
-    let config = node.config_path();
+pub async fn command(node: &Node) -> Output {
+    command_with(node.config_path()).await
+}
+
+async fn command_with(config: PathBuf) -> Output {
     let run = move || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_infergate"));
         command.args(["upgrade", "--config"]).arg(config).output()
@@ -37,8 +53,13 @@ async fn command(node: &Node) -> Output {
     tokio::task::spawn_blocking(run).await.unwrap().unwrap()
 }
 
-async fn upgrade(node: &Node) -> Successor {
-    let done = command(node).await;
+pub async fn upgrade(node: &Node) -> Successor {
+    upgrade_with(node.config_path()).await
+}
+
+/// The same with a file of its own for the successor.
+pub async fn upgrade_with(config: PathBuf) -> Successor {
+    let done = command_with(config).await;
     let words = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{words} {done:?}");
     let (_, rest) = words.split_once("process ").unwrap();
@@ -47,7 +68,7 @@ async fn upgrade(node: &Node) -> Successor {
 }
 
 /// `state_dir` is there at the start, so that a successor can be asked for.
-fn with_state(state: &std::path::Path, rest: &str) -> String {
+pub fn with_state(state: &std::path::Path, rest: &str) -> String {
     format!("{rest}state_dir: \"{}\"\n", state.display())
 }
 

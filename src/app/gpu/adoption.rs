@@ -19,7 +19,8 @@ use super::instance::{StartedInstance, is_well};
 use super::settings::revision;
 use super::sleep::is_awake;
 use crate::gpu::process::{
-    InstanceRecord, PortOwnership, PortPool, ReservedPort, RunningInstance, port_ownership,
+    InstanceId, InstanceRecord, PortOwnership, PortPool, ReservedPort, RunningInstance,
+    port_ownership,
 };
 use crate::gpu::{HostLedger, file_state, listen_scope};
 use crate::state::Shared;
@@ -123,7 +124,7 @@ impl AdoptionCheck<'_> {
         let (group, shares) = self.leases(&slot, record).await?;
         let port = self.ports.reserve(record.port);
         let port = port.ok_or("its port is another instance's")?;
-        let target = self.probe(model, &slot, record).await?;
+        let target = reach(self.shared, model, &slot, record).await?;
         let spec = Arc::clone(&model.spec);
         let files = spawn_blocking(move || file_state(&spec)).await;
         Ok(CheckedInstance {
@@ -165,42 +166,46 @@ impl AdoptionCheck<'_> {
         });
         Ok((group, shares.collect()))
     }
+}
 
-    async fn probe(
-        &self,
-        model: &ModelRuntime,
-        slot: &SlotId,
-        record: &InstanceRecord,
-    ) -> Result<Arc<Target>, String> {
-        let spec = &model.spec;
-        let process = spec.process.as_ref().ok_or("its model has no process")?;
-        let (port, keeper, scope) = (record.port, record.keeper, listen_scope(process));
-        let owned = spawn_blocking(move || port_ownership(port, keeper, scope)).await;
-        match owned.map_err(|error| error.to_string())? {
-            PortOwnership::Owned => {}
-            other => return Err(format!("its port is not its own: {other:?}")),
-        }
-        let url = slot_url(&slot.model, slot.number.into());
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let key = Some(Secret::from(&*record.api_key));
-        let target = slot_target(
-            (&*url, record.instance.as_str(), spec.id.as_str()),
-            address,
-            key,
-            CONNECT_TIMEOUT,
-        );
-        let target = target.ok_or("its address cannot be used")?;
-        for _ in 0..PROBES_MAX {
-            if is_well(self.shared, spec, &target).await {
-                // The lease of one that sleeps is smaller than what it would serve with.
-                return match is_awake(&self.shared.client, &target, process).await {
-                    true => Ok(target),
-                    false => Err("it sleeps".to_owned()),
-                };
-            }
-        }
-        Err("it does not answer its probe".to_owned())
+/// Returns the server of an instance that serves.
+///
+/// # Errors
+/// A sentence: it does not.
+pub(super) async fn reach(
+    shared: &Shared,
+    model: &ModelRuntime,
+    slot: &SlotId,
+    record: &InstanceRecord,
+) -> Result<Arc<Target>, String> {
+    let spec = &model.spec;
+    let process = spec.process.as_ref().ok_or("its model has no process")?;
+    let (port, keeper, scope) = (record.port, record.keeper, listen_scope(process));
+    let owned = spawn_blocking(move || port_ownership(port, keeper, scope)).await;
+    match owned.map_err(|error| error.to_string())? {
+        PortOwnership::Owned => {}
+        other => return Err(format!("its port is not its own: {other:?}")),
     }
+    let url = slot_url(&slot.model, slot.number.into());
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let key = Some(Secret::from(&*record.api_key));
+    let target = slot_target(
+        (&*url, record.instance.as_str(), spec.id.as_str()),
+        address,
+        key,
+        CONNECT_TIMEOUT,
+    );
+    let target = target.ok_or("its address cannot be used")?;
+    for _ in 0..PROBES_MAX {
+        if is_well(shared, spec, &target).await {
+            // The lease of one that sleeps is smaller than what it would serve with.
+            return match is_awake(&shared.client, &target, process).await {
+                true => Ok(target),
+                false => Err("it sleeps".to_owned()),
+            };
+        }
+    }
+    Err("it does not answer its probe".to_owned())
 }
 
 /// Digest of the settings that a process is started with, as records have it.
@@ -209,15 +214,19 @@ pub(super) fn digest(model: &ModelRuntime) -> String {
 }
 
 /// Returns the slot that an instance is a life of; none of a model that is not configured.
-fn slot_of(
+pub(super) fn slot_of(
     record: &InstanceRecord,
     models: &BTreeMap<ModelId, Arc<ModelRuntime>>,
 ) -> Option<SlotId> {
-    let (slot, _) = record.instance.as_str().rsplit_once('-')?;
+    named_slot(&record.instance).filter(|slot| models.contains_key(&slot.model))
+}
+
+/// Returns the slot that an instance is named after.
+pub(super) fn named_slot(instance: &InstanceId) -> Option<SlotId> {
+    let (slot, _) = instance.as_str().rsplit_once('-')?;
     let (model, number) = slot.rsplit_once('#')?;
-    let model = models.keys().find(|id| id.as_str() == model)?;
     Some(SlotId {
-        model: model.clone(),
+        model: ModelId::from(model),
         number: number.parse().ok()?,
     })
 }

@@ -9,6 +9,7 @@ mod claims;
 mod ending;
 mod events;
 mod files;
+mod handover;
 mod instances;
 mod looks;
 mod memory;
@@ -33,7 +34,7 @@ use tokio::time::{Instant, sleep_until};
 use claims::OwnClaims;
 
 use super::demand::DemandBook;
-use super::ending::EndingOrders;
+use super::ending::{EndingOrders, HostPredecessor};
 use super::figures::HostFigures;
 use super::file_book::{FileBook, FileLook};
 use super::instance::{InstanceNews, InstanceOrder};
@@ -152,6 +153,9 @@ pub(super) struct Driver {
     is_draining: bool,
     /// Order that all instances were given beside the pool's.
     ordered: Option<InstanceOrder>,
+    /// Moment from which the host rests whatever goes on, while it is asked to.
+    rest_at: Option<Instant>,
+    is_handed_over: bool,
 }
 
 impl Driver {
@@ -200,18 +204,21 @@ impl Driver {
             ending,
             is_draining: false,
             ordered: None,
+            rest_at: None,
+            is_handed_over: false,
             parts,
         }
     }
 
-    /// Drives for the life of the process. Dropped, it drops the life lines of all processes.
-    pub async fn run(mut self) {
+    /// Drives for the life of the process, or until a successor has the processes. Dropped, it drops the life lines of all
+    /// processes.
+    pub async fn run(mut self, predecessor: HostPredecessor) {
         if let Some(posted) = self.posted.take() {
             let (shared, unsent) = (Arc::clone(&self.parts.shared), self.outlets.unsent());
             self.tasks.spawn(post_reports(shared, posted, unsent));
         }
         self.changes.start(&mut self.tasks);
-        let orphans = self.sweep_once().await;
+        let orphans = self.sweep_once(predecessor).await;
         let mut swapped = self.parts.shared.swapped.subscribe();
         let mut readings = self.parts.monitor.readings();
         self.configure();
@@ -220,6 +227,7 @@ impl Driver {
         let mut due = Instant::now();
         let signal = Arc::clone(&self.signal);
         let mut stage = self.ending.stage.clone();
+        let mut handover = self.ending.handover.clone();
         loop {
             tokio::select! {
                 Some(message) = self.messages.recv() => self.take(message),
@@ -235,6 +243,7 @@ impl Driver {
                 // The sender outlives this task.
                 _ = swapped.changed() => self.configure(),
                 Ok(()) = stage.changed() => {}
+                Ok(()) = handover.changed() => {}
                 () = sleep_until(due) => {}
                 Some(_) = self.tasks.join_next() => continue,
             }
@@ -258,6 +267,9 @@ impl Driver {
             }
             due = self.next_due();
             self.publish();
+            if self.may_rest() {
+                self.rest().await;
+            }
         }
     }
 
@@ -269,11 +281,11 @@ impl Driver {
     }
 
     /// Ends what a former gateway has left, before anything is leased. Returns what may be taken over.
-    async fn sweep_once(&self) -> Vec<InstanceRecord> {
+    async fn sweep_once(&self, predecessor: HostPredecessor) -> Vec<InstanceRecord> {
         let directory = run_directory(&self.parts.state_dir);
         let metrics = Arc::clone(self.parts.shared.metrics.gpu());
-        let swept =
-            spawn_blocking(move || sweep_orphans(&directory, OrphanDecision::Adopt, &metrics));
+        let decision = (OrphanDecision::Adopt, predecessor);
+        let swept = spawn_blocking(move || sweep_orphans(&directory, decision, &metrics));
         swept.await.unwrap_or_default()
     }
 
@@ -286,7 +298,8 @@ impl Driver {
         let present = started.map(|it| it.instance.clone()).collect();
         let metrics = Arc::clone(self.parts.shared.metrics.gpu());
         self.tasks.spawn_blocking(move || {
-            sweep_orphans(&directory, OrphanDecision::Stop, &metrics);
+            let decision = (OrphanDecision::Stop, HostPredecessor::Ended);
+            sweep_orphans(&directory, decision, &metrics);
             remove_old_logs(&logs, &present);
         });
     }
@@ -318,7 +331,9 @@ impl Driver {
 impl Drop for Driver {
     /// Processes end with the gateway, and so do the lives that are reported.
     fn drop(&mut self) {
-        self.end_lives();
+        if !self.is_handed_over {
+            self.end_lives();
+        }
     }
 }
 

@@ -1,6 +1,7 @@
-//! End of the GPU host with its process: what the drain orders, and the word that no process of a model is left.
+//! End of the GPU host with its process: what the drain orders, and the word that no process of a model is left. Also its
+//! hand-over to a successor, which takes the processes over.
 //!
-//! Orders nothing itself: the driver follows the stage. Stages only grow.
+//! Orders nothing itself: the driver follows the stage. Stages of an end only grow; a hand-over may come to nothing.
 
 use std::time::Duration;
 
@@ -23,15 +24,48 @@ pub(super) enum EndingStage {
     Killing,
 }
 
+/// Time for loads that have begun to end before a hand-over: the successor ends those that still go on.
+pub(super) const SETTLE_MAX: Duration = Duration::from_secs(30);
+/// Longest wait for a host that is to rest.
+const REST_MAX: Duration = Duration::from_secs(35);
+
+/// Longest wait for a successor to take the processes over, which checks each for 10 seconds at most.
+const TAKE_OVER_MAX: Duration = Duration::from_secs(15);
+
+/// Hand-over of the host to the process that follows this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostHandover {
+    /// No successor.
+    None,
+    /// The host is to rest: it starts and ends nothing more.
+    Asked,
+    /// Processes are the successor's.
+    Done,
+}
+
+/// Gateway that had the processes of models before this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostPredecessor {
+    /// Ended, if there was one.
+    Ended,
+    /// Alive, and handing over.
+    Lives,
+}
+
 /// Orders of the drain to a GPU host.
 pub struct HostEnding {
+    handover: watch::Sender<HostHandover>,
+    /// The host rests.
+    rests: watch::Receiver<bool>,
     stage: watch::Sender<EndingStage>,
-    /// No process is left, or those that are left are the next gateway's.
+    /// No process is left, or those that are left are the next gateway's or the successor's.
     ended: watch::Receiver<bool>,
 }
 
 /// The other end, which the driver has.
 pub(super) struct EndingOrders {
+    pub handover: watch::Receiver<HostHandover>,
+    pub rests: watch::Sender<bool>,
     pub stage: watch::Receiver<EndingStage>,
     pub ended: watch::Sender<bool>,
 }
@@ -41,11 +75,52 @@ impl HostEnding {
     pub(super) fn new() -> (HostEnding, EndingOrders) {
         let (stage, followed) = watch::channel(EndingStage::Serving);
         let (sender, ended) = watch::channel(false);
+        let (handover, asked) = watch::channel(HostHandover::None);
+        let (resting, rests) = watch::channel(false);
         let orders = EndingOrders {
+            handover: asked,
+            rests: resting,
             stage: followed,
             ended: sender,
         };
-        (HostEnding { stage, ended }, orders)
+        let ending = HostEnding {
+            handover,
+            rests,
+            stage,
+            ended,
+        };
+        (ending, orders)
+    }
+
+    /// Has the host start and end nothing more, and waits until it rests: loads that have begun come first. Models that
+    /// are ready serve on.
+    pub async fn rest(&mut self) {
+        self.handover.send_replace(HostHandover::Asked);
+        if timeout(REST_MAX, self.rests.wait_for(|rests| *rests))
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                "the GPU host does not answer: a successor may find its processes as they are"
+            );
+        }
+    }
+
+    /// Has a host that rests go on: there is no successor.
+    pub fn resume(&self) {
+        self.handover.send_replace(HostHandover::None);
+    }
+
+    /// Gives the processes of models to the successor.
+    pub fn hand_over(&self) {
+        self.handover.send_replace(HostHandover::Done);
+    }
+
+    /// Waits until the successor has them: without a gateway they would end.
+    pub async fn taken_over(&mut self) {
+        if timeout(TAKE_OVER_MAX, self.ended()).await.is_err() {
+            tracing::warn!("the successor has not taken all processes of models over: those end");
+        }
     }
 
     /// Lets models end after their last request.

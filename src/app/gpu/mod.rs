@@ -26,5 +26,5 @@ mod standing_orders;
 mod start;
 mod view;
 
-pub use ending::HostEnding;
+pub use ending::{HostEnding, HostPredecessor};
 pub use start::{GpuHost, has_host};

@@ -5,8 +5,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
+use super::ending::HostPredecessor;
 use crate::gpu::process::{
-    InstanceId, InstanceRecord, LogBounds, OrphanDecision, remove_former, sweep,
+    InstanceId, InstanceRecord, LogBounds, OrphanDecision, read_record, remove_former, sweep,
 };
 use crate::telemetry::gpu_metrics::GpuMetrics;
 
@@ -17,10 +18,10 @@ const FORMER_LOGS: LogBounds = LogBounds {
 };
 
 /// Ends processes that nothing has any more, but for those whose keepers wait for a gateway and that `decision` spares.
-/// Returns the records of the latter.
+/// Returns the records of the latter; those that a predecessor which lives has are among them.
 pub(super) fn sweep_orphans(
     directory: &Path,
-    decision: OrphanDecision,
+    (decision, predecessor): (OrphanDecision, HostPredecessor),
     metrics: &GpuMetrics,
 ) -> Vec<InstanceRecord> {
     match sweep(directory, |_| decision) {
@@ -35,7 +36,13 @@ pub(super) fn sweep_orphans(
             for failure in &report.failures {
                 tracing::warn!("sweep: {failure}");
             }
-            report.adoptable
+            let mut adoptable = report.adoptable;
+            if predecessor == HostPredecessor::Lives {
+                // One that has ended meanwhile has no record.
+                let records = report.held.iter().map(|it| read_record(directory, it));
+                adoptable.extend(records.filter_map(Result::ok));
+            }
+            adoptable
         }
         Err(error) => {
             tracing::warn!(%error, "processes of a former gateway cannot be looked for");

@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::driver::{Driver, DriverParts, HostCommand, HostOrder};
-use super::ending::HostEnding;
+use super::ending::{HostEnding, HostPredecessor};
 use super::lease_controls;
 use super::log_follower::LogFollowers;
 use super::view::{GpuBoard, SlotFacts, shown_client};
@@ -109,9 +109,12 @@ impl GpuHost {
     }
 
     /// Parts the host into what runs for the life of the process and the orders of its end. Dropped, the former drops the
-    /// life lines of all processes.
-    pub fn start(self) -> (impl Future<Output = ()> + Send, HostEnding) {
-        (self.driver.run(), self.ending)
+    /// life lines of all processes. With a `predecessor` that lives, its processes are taken over.
+    pub fn start(
+        self,
+        predecessor: HostPredecessor,
+    ) -> (impl Future<Output = ()> + Send, HostEnding) {
+        (self.driver.run(predecessor), self.ending)
     }
 }
 

@@ -58,6 +58,12 @@ impl OfferedUpgrade {
 }
 
 impl WaitingCommand {
+    /// Tells the command what is done.
+    pub async fn report(&mut self, step: &str) {
+        let step = UpgradeAnswer::Progress(step.to_owned());
+        send_answer(&mut self.answer, &step).await;
+    }
+
     /// Answers the command.
     pub async fn answer(mut self, answer: &UpgradeAnswer) {
         send_answer(&mut self.answer, answer).await;

@@ -16,8 +16,12 @@ use super::messages::UpgradeAnswer;
 use super::offer::{OfferedUpgrade, WaitingCommand};
 use super::permits::exchange_permits;
 use super::successor::Turn;
+use crate::app::gpu::{HostEnding, HostPredecessor};
 use crate::state::Shared;
 use crate::upstream::PermitSide;
+
+/// Step of an upgrade that may take a while.
+const RESTING: &str = "models that are being loaded become ready";
 
 /// Upgrades of this process.
 pub struct Upgrades {
@@ -60,7 +64,7 @@ impl Upgrades {
                 let shared = Arc::clone(shared);
                 has_predecessor.store(true, Ordering::Release);
                 self.predecessor.spawn(async move {
-                    exchange_permits(stream, permits, side).await;
+                    exchange_permits(stream, permits, side, Arc::clone(&shared)).await;
                     has_predecessor.store(false, Ordering::Release);
                     // A process that drains has a successor, which writes too.
                     shared.sink.set_shared(shared.drain.is_draining());
@@ -77,6 +81,14 @@ impl Upgrades {
     /// Returns whether the process before this one lives; it keeps what is counted until then.
     pub fn has_predecessor(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.has_predecessor)
+    }
+
+    /// Gateway that had the processes of models before this one.
+    pub fn host_predecessor(&self) -> HostPredecessor {
+        match self.has_predecessor.load(Ordering::Acquire) {
+            true => HostPredecessor::Lives,
+            false => HostPredecessor::Ended,
+        }
     }
 
     /// Refuses successors from now on.
@@ -98,13 +110,27 @@ impl Upgrades {
         }
     }
 
-    /// Has a successor serve. Returns false where it does not: this process serves on.
-    pub async fn begin(&mut self, offered: OfferedUpgrade, shared: &Shared) -> bool {
-        let (successor, command) = offered.into_parts();
+    /// Has a successor serve. Returns false where it does not: this process serves on. Processes of `models` rest first, and
+    /// are the successor's then.
+    pub async fn begin(
+        &mut self,
+        offered: OfferedUpgrade,
+        shared: &Arc<Shared>,
+        models: Option<&mut HostEnding>,
+    ) -> bool {
+        let (successor, mut command) = offered.into_parts();
+        let models = match models {
+            Some(models) => {
+                command.report(RESTING).await;
+                models.rest().await;
+                Some(&*models)
+            }
+            None => None,
+        };
         // Both write events from its turn on.
         shared.sink.set_shared(true);
-        let models = shared.snapshot.load();
-        let owned = models.models.server_limits();
+        let snapshot = shared.snapshot.load();
+        let owned = snapshot.models.server_limits();
         match successor.begin(owned, shared.quota.snapshot()).await {
             Ok((child, stream)) => {
                 let pid = child.id();
@@ -113,12 +139,14 @@ impl Upgrades {
                     "the successor serves: this process ends with its last request"
                 );
                 // Those that are on their way get permits that come back: none is refused for its queue.
-                models.models.lengthen_queues();
+                snapshot.models.lengthen_queues();
+                models.into_iter().for_each(HostEnding::hand_over);
                 self.share_with_successor(stream, shared);
                 self.command = Some((command, child));
                 true
             }
             Err(reason) => {
+                models.into_iter().for_each(HostEnding::resume);
                 let has_predecessor = self.has_predecessor.load(Ordering::Acquire);
                 shared.sink.set_shared(has_predecessor);
                 tracing::error!(reason, "an upgrade has failed: this process serves on");
@@ -136,12 +164,13 @@ impl Upgrades {
         }
     }
 
-    fn share_with_successor(&mut self, stream: UnixStream, shared: &Shared) {
+    fn share_with_successor(&mut self, stream: UnixStream, shared: &Arc<Shared>) {
         let side = PermitSide::Ending;
         let none = BTreeMap::new();
         let permits = shared.snapshot.load().models.share_permits(side, &none);
+        let shared = Arc::clone(shared);
         self.successor
-            .spawn(exchange_permits(stream, permits, side));
+            .spawn(exchange_permits(stream, permits, side, shared));
     }
 
     /// Returns when the process before this one has ended: permits that it still uses are known to this one alone.

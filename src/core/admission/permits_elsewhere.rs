@@ -53,6 +53,11 @@ impl PermitsElsewhere {
         self.member.set_waiting(WEIGHT);
     }
 
+    /// Reserves none any more.
+    pub fn wait_no_more(&self) {
+        self.member.set_idle();
+    }
+
     /// Returns whether requests wait here for permits of this server.
     pub fn is_wanted_here(&self) -> bool {
         self.member.have_others_waiting()

@@ -35,5 +35,5 @@ pub use ownership::{ListenScope, PortOwnership, port_ownership};
 pub use ports::{NoFreePort, PORT_TRIES_MAX, PortPool, ReservedPort, is_address_in_use};
 pub use protocol::{ExitReport, InstanceSpec, ProcessLimits};
 pub use readiness::probe_pause;
-pub use record::{InstanceRecord, has_keeper, run_directory};
-pub use sweep::{OrphanDecision, SweepReport, sweep};
+pub use record::{InstanceRecord, has_keeper, read_record, read_records, run_directory};
+pub use sweep::{OrphanDecision, SweepReport, is_shared_or_gone, sweep};

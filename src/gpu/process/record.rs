@@ -40,12 +40,25 @@ pub fn run_directory(state_dir: &Path) -> PathBuf {
 
 /// Returns whether the keeper of an instance runs. Until it ends, it writes what the instance puts out.
 pub fn has_keeper(run_directory: &Path, instance: &InstanceId) -> bool {
-    let read = RunDirectory::open(run_directory).and_then(|directory| directory.read(instance));
-    match read {
+    match read_record(run_directory, instance) {
         Ok(record) => record.is_of_this_boot() && record.keeper.is_alive(),
         // A record that is not readable says nothing.
         Err(error) => error.kind() != ErrorKind::NotFound,
     }
+}
+
+/// Reads the record of an instance in a run directory.
+///
+/// # Errors
+/// There is none, or it is not readable.
+pub fn read_record(run_directory: &Path, instance: &InstanceId) -> io::Result<InstanceRecord> {
+    RunDirectory::open(run_directory)?.read(instance)
+}
+
+/// Reads all records of a run directory that are readable; none where there is no directory.
+pub fn read_records(run_directory: &Path) -> Vec<InstanceRecord> {
+    let records = RunDirectory::open(run_directory).and_then(|directory| directory.records());
+    records.into_iter().flatten().flatten().collect()
 }
 
 /// Record of an instance.
@@ -198,7 +211,7 @@ impl RunDirectory {
     /// There is none, or it is not readable.
     pub fn read(&self, instance: &InstanceId) -> io::Result<InstanceRecord> {
         let name = format!("{}{RECORD_SUFFIX}", instance.file_stem());
-        read_record(&self.path.join(name))
+        read_file(&self.path.join(name))
     }
 
     /// Reads all records. A record that cannot be read is an error of its own, with its path.
@@ -216,7 +229,7 @@ impl RunDirectory {
         }
         paths.sort();
         paths.truncate(RECORDS_MAX);
-        let read = |path: PathBuf| match read_record(&path) {
+        let read = |path: PathBuf| match read_file(&path) {
             Ok(record) => Some(Ok(record)),
             // Ended while the directory was listed.
             Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -245,7 +258,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-fn read_record(path: &Path) -> io::Result<InstanceRecord> {
+fn read_file(path: &Path) -> io::Result<InstanceRecord> {
     let mut text = Vec::new();
     File::open(path)?.take(BYTES_MAX).read_to_end(&mut text)?;
     let record: InstanceRecord = serde_json::from_slice(&text)?;

@@ -106,6 +106,16 @@ pub fn sweep(
     Ok(report)
 }
 
+/// Returns whether another gateway than the caller has an instance too, or its keeper is gone.
+pub fn is_shared_or_gone(run_directory: &Path, record: &InstanceRecord) -> bool {
+    let link = RunDirectory::open(run_directory)
+        .and_then(|directory| KeeperLink::connect(&directory, &record.instance));
+    match link.and_then(|mut link| link.status()) {
+        Ok(status) => status.life_lines > 1,
+        Err(_) => true,
+    }
+}
+
 enum KeeperState {
     /// A gateway is connected.
     Held,
@@ -123,8 +133,17 @@ fn look(directory: &RunDirectory, record: &InstanceRecord) -> KeeperState {
         Ok(status) if status.instance != record.instance => KeeperState::Absent,
         Ok(status) if status.life_lines > 0 => KeeperState::Held,
         Ok(status) => KeeperState::Orphaned(link, status),
+        // Closed at once: every place is taken.
+        Err(error) if is_closed(&error) && record.keeper.is_alive() => KeeperState::Held,
         Err(_) => KeeperState::Absent,
     }
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+    )
 }
 
 /// Ends an instance without the help of its keeper.
@@ -344,6 +363,24 @@ mod tests {
         assert!(!ended(&mut stranger));
         stranger.kill().unwrap();
         stranger.wait().unwrap();
+    }
+
+    #[test]
+    fn a_keeper_without_a_place_for_one_more_connection_is_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(dir.path()).unwrap();
+        let instance = InstanceId::new("sweep#3", std::process::id()).unwrap();
+        let mut marked = process(instance.as_str(), 0);
+        let keeper = ProcessId::of(std::process::id()).unwrap();
+        let listener = run.listen(&instance).unwrap();
+        run.write(&record(&instance, keeper, keeper)).unwrap();
+        let closing = std::thread::spawn(move || drop(listener.accept().unwrap()));
+        let report = sweep(dir.path(), |_| OrphanDecision::Stop).unwrap();
+        assert_eq!(report.held, [instance]);
+        assert!(report.killed.is_empty() && !ended(&mut marked));
+        closing.join().unwrap();
+        marked.kill().unwrap();
+        marked.wait().unwrap();
     }
 
     #[test]

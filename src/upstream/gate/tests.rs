@@ -294,7 +294,7 @@ fn permits_of_an_older_process_count_at_a_server_that_is_learned_of_later() {
     let beginning = ProcessPermits::new(&servers, PermitSide::Beginning, &owned);
     let given = |count| PermitReport {
         given: BTreeMap::from([(server.clone(), count)]),
-        wanted: Vec::new(),
+        ..PermitReport::default()
     };
     beginning.take(&given(1));
     let gate = gate_of(&servers, &model, "one");

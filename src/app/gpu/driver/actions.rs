@@ -67,6 +67,8 @@ impl Driver {
                     let gate = Arc::clone(model);
                     self.meter_requests(&slot);
                     gate.gate.open_slot(&url, target);
+                    let shared = self.parts.shared.snapshot.load();
+                    shared.models.open_elsewhere(&slot.model, &url, true);
                     tracing::info!(%slot, "a model is ready");
                 }
             }
@@ -271,10 +273,12 @@ impl Driver {
     }
 
     pub(super) fn close(&self, slot: &SlotId, word: &'static str) {
+        let url = slot_url(&slot.model, slot.number.into());
         if let Some(model) = self.runtime_of(slot) {
-            let url = slot_url(&slot.model, slot.number.into());
             model.gate.close_slot(&url, word);
         }
+        let shared = self.parts.shared.snapshot.load();
+        shared.models.open_elsewhere(&slot.model, &url, false);
     }
 
     /// Tells the gate of a model when it is expected to be ready. A load that has not begun is ahead in full.

@@ -6,14 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use infergate_core::model::slot_url;
 use infergate_core::vram::SlotState;
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 
 use super::Driver;
 use super::actions::SlotOrders;
-use crate::app::gpu::adoption::{AdoptedInstance, Adoption, AdoptionCheck};
+use crate::app::gpu::adoption::{AdoptedInstance, Adoption, AdoptionCheck, named_slot};
 use crate::gpu::process::{InstanceRecord, RunningInstance, run_directory};
 
+/// Interval of looks whether the requests of a predecessor have ended.
+const PREDECESSOR_LOOK: Duration = Duration::from_millis(100);
 /// Longest wait for the estimates of the models, which reads the beginnings of their files.
 const CONFIGURATION_MAX: Duration = Duration::from_secs(60);
 
@@ -76,9 +79,21 @@ impl Driver {
         self.perform(actions);
     }
 
-    /// Stops an instance that is not taken over. Leases stay with its keeper until that is gone.
+    /// Stops an instance that is not taken over, once a predecessor has no request there. Leases stay with its keeper
+    /// until that is gone.
     fn end(&mut self, mut running: RunningInstance) {
+        let slot = named_slot(running.id());
+        let shared = Arc::clone(&self.parts.shared);
         self.tasks.spawn(async move {
+            if let Some(slot) = slot {
+                let url = slot_url(&slot.model, slot.number.into());
+                let models = &shared.snapshot.load_full().models;
+                models.open_elsewhere(&slot.model, &url, false);
+                let mut looks = interval(PREDECESSOR_LOOK);
+                while models.permits_elsewhere(&slot.model, &url) > 0 {
+                    looks.tick().await;
+                }
+            }
             if running.stop().await.is_err() {
                 running.end_by_force();
             }

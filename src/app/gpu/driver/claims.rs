@@ -66,6 +66,17 @@ impl Driver {
         if claims == self.claims.claims && !is_due {
             return;
         }
+        self.put_claims(claims, now);
+    }
+
+    /// Takes back the claims of this gateway: others are not to make room for it.
+    pub(super) fn withdraw_claims(&mut self) {
+        if !self.claims.claims.is_empty() {
+            self.put_claims(BTreeMap::new(), self.parts.shared.clock.now());
+        }
+    }
+
+    fn put_claims(&mut self, claims: BTreeMap<ModelId, ModelClaim>, now: Millis) {
         self.claims = OwnClaims {
             claims: claims.clone(),
             renewed: now,

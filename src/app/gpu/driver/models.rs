@@ -133,7 +133,10 @@ impl Driver {
         let present = self.models.get(&slot.model);
         let former = self.retired.iter().filter(|it| it.spec.id == slot.model);
         let models = present.into_iter().chain(former);
-        models.map(|model| in_flight(model, slot)).sum()
+        let own: u32 = models.map(|model| in_flight(model, slot)).sum();
+        let url = slot_url(&slot.model, slot.number.into());
+        let shared = self.parts.shared.snapshot.load();
+        own + shared.models.permits_elsewhere(&slot.model, &url)
     }
 }
 

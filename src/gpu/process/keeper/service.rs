@@ -29,8 +29,8 @@ use crate::gpu::process::record::{InstanceRecord, RunDirectory};
 use crate::gpu::processes::{ProcessFacts, ProcessId, all_pids};
 use crate::telemetry::host_time;
 
-/// Connections at a time: a gateway, its successor, and commands.
-const CLIENTS_MAX: usize = 8;
+/// Connections at a time: gateways that follow each other while the former ones still serve, and commands.
+const CLIENTS_MAX: usize = 64;
 /// Time for the gateway to send what is to be started.
 const SPEC_WAIT: Duration = Duration::from_secs(10);
 /// Time for clients to read that nothing is left.
