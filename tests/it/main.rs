@@ -89,4 +89,5 @@ mod tasks;
 mod tls;
 mod triton;
 mod upgrade;
+mod websocket;
 mod workers_ai;
