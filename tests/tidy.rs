@@ -77,7 +77,7 @@ const SIMULATE_USERS: &[&str] = &["app", "cli", "main"];
 /// The core's modules, in layers as above.
 const CORE_LAYERS: &[&[&str]] = &[
     &["time"],
-    &["id", "deadline", "refusal", "trace_context"],
+    &["id", "deadline", "refusal", "trace_context", "websocket"],
     &["model"],
     &[
         "api",

@@ -56,6 +56,8 @@ use crate::upstream::{HttpClient, LeftWorkQueue, cancel_left_work, cancel_waitin
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// For the last events to reach the disk; a dead disk must not keep the process.
 const SINK_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// For both sides of WebSockets to take their close frames, once the time of a drain is over.
+const WEBSOCKET_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// For what ends without a limit of its own: notifications to other nodes, the last writes of quota and jobs.
 const END_MARGIN: Duration = Duration::from_secs(10);
 /// A gateway with everything it consists of.
@@ -506,8 +508,19 @@ fn end_limit(shared: &Shared, jobs: &JobTasks) -> Duration {
     Duration::from_secs(requests).max(jobs.drain_limit())
         + stop_limit(shared)
         + CANCEL_TIMEOUT
+        + WEBSOCKET_CLOSE_TIMEOUT
         + SINK_CLOSE_TIMEOUT
         + END_MARGIN
+}
+
+/// Closes the WebSockets that are open at the end of the drain, and waits a moment for their ends.
+async fn end_websockets(shared: &Shared) {
+    let open = shared.drain.websockets();
+    if open > 0 {
+        tracing::info!(open, "closing WebSockets");
+        shared.drain.end_connections();
+        let _ = timeout(WEBSOCKET_CLOSE_TIMEOUT, shared.drain.idle()).await;
+    }
 }
 
 /// Notifies other nodes first, then fails readiness; new connections are still served for the delay;
@@ -536,6 +549,7 @@ async fn drain(
         let limit = Duration::from_secs(timeouts.drain_timeout_secs);
         if timeout(limit, shared.drain.idle()).await.is_err() {
             tracing::warn!(in_flight = shared.drain.in_flight(), "drain timeout passed");
+            end_websockets(shared).await;
         }
     };
     tokio::select! {

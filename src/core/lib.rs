@@ -5,7 +5,7 @@
 //! production and under a seeded loop in `tests/sim`.
 //!
 //! ```text
-//! time, id, deadline, refusal, trace_context  ←  model  ←  api, admission, routing, job, vram, billing, task
+//! time, id, deadline, refusal, trace_context, websocket  ←  model  ←  api, admission, routing, job, vram, billing, task
 //!                                           (these do not see each other)
 //! ```
 
@@ -22,6 +22,7 @@ pub mod task;
 pub mod time;
 pub mod trace_context;
 pub mod vram;
+pub mod websocket;
 
 pub use id::{AccountId, ModelId};
 pub use refusal::Refusal;

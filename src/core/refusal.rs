@@ -47,6 +47,8 @@ pub enum Refusal {
     NotSupported(&'static str),
     /// Not HTTP as we accept it: framing, Host, conflicting lengths.
     BadFraming(&'static str),
+    /// A WebSocket is opened at this path, and the request opens none, or one of another version.
+    UpgradeRequired(&'static str),
     /// The body is not what the task takes. `pointer` is a JSON pointer, empty for the whole body.
     BadRequest {
         /// Place in the body, RFC 6901.
@@ -198,6 +200,7 @@ impl Refusal {
             NoSuchRoute => row((404, 404), 7003, ("invalid_request_error", "not_found"), "no such path or method here", Caller, RetryClass::No),
             NotSupported(_) => row((404, 404), 7003, ("invalid_request_error", "not_found"), "this part of the API is not served here", Caller, RetryClass::No),
             BadFraming(_) => row((400, 400), 3003, ("invalid_request_error", "bad_framing"), "the request is not well-formed HTTP/1.1", Caller, RetryClass::No),
+            UpgradeRequired(_) => row((426, 426), 3003, ("invalid_request_error", "upgrade_required"), "a WebSocket is opened here", Caller, RetryClass::No),
             BadRequest { .. } => row((400, 400), 5006, ("invalid_request_error", "invalid_value"), "the request body is not valid", Caller, RetryClass::No),
             Rejected { status, .. } => row((*status, *status), 5006, ("invalid_request_error", "invalid_value"), "the request body is not valid", Caller, RetryClass::No),
             BodyTooLarge => row((413, 413), 3006, ("invalid_request_error", "request_too_large"), "the request body is too large", Caller, RetryClass::No),
@@ -240,6 +243,7 @@ impl Refusal {
             Refusal::NoSuchRoute => "no-such-route",
             Refusal::NotSupported(_) => "not-supported",
             Refusal::BadFraming(_) => "bad-framing",
+            Refusal::UpgradeRequired(_) => "upgrade-required",
             Refusal::BadRequest { .. } => "bad-request",
             Refusal::Rejected { .. } => "rejected-by-task",
             Refusal::BodyTooLarge => "body-too-large",

@@ -17,6 +17,7 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::socket::Socket;
 use crate::http1::spare;
 use crate::peer::PeerStream;
+use crate::upstream::Tunnel;
 
 /// Room for heads that is kept between requests.
 const QUEUE_KEPT_BYTES: usize = 4 * 1024;
@@ -152,6 +153,14 @@ impl DownstreamConnection {
         let room = into.capacity() - into.len();
         let mut into = into.limit(max.min(room));
         self.socket.read_buf(&mut into).await
+    }
+
+    /// Returns the connection once it has left HTTP.
+    pub fn tunnel(&mut self) -> Tunnel<'_> {
+        Tunnel {
+            received: self.received.split(),
+            stream: &mut self.socket,
+        }
     }
 
     /// Gives the socket back, with the bytes that were received and not yet read.

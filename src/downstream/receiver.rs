@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::session::Session;
 use crate::peer::ForwardStatus;
 use crate::pipeline::{Downstream, DownstreamClosed, RequestHead, ResponseHead};
+use crate::upstream::Tunnel;
 
 /// An unread body up to this size is read before the response, which keeps the connection usable.
 const DRAIN_BEFORE_MAX_BYTES: u64 = 64 * 1024;
@@ -75,6 +76,11 @@ impl Downstream for Session {
             Box::pin(self.drain(DRAIN_AFTER_MAX_BYTES)).await;
         }
         Ok(())
+    }
+
+    async fn switch(&mut self, head: ResponseHead) -> Result<Tunnel<'_>, DownstreamClosed> {
+        let switched = self.switch_protocol(&head).await;
+        switched.map_err(|_| DownstreamClosed)
     }
 
     async fn report(&mut self, status: ForwardStatus) -> Result<(), DownstreamClosed> {

@@ -51,6 +51,9 @@ impl DownstreamServer {
             RequestedOperation::Call(operation, model) => (operation, model),
             other => return self.answer_other(session, ctx, head, other).await,
         };
+        if operation == Operation::WebSocket && !session.can_switch() {
+            return Err(Refusal::UpgradeRequired("a WebSocket is opened over HTTP/1.1").into());
+        }
         ctx.begin_trace();
         let path_model = path_model.map(|model| ctx.resolve_model_name(model));
         let shared = &*self.shared;

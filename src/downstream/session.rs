@@ -24,6 +24,7 @@ use crate::peer::PeerStream;
 use crate::pipeline::{RequestHead, ResponseHead};
 use crate::telemetry::Clock;
 use crate::tls::CertificateNames;
+use crate::upstream::Tunnel;
 
 /// Time for reading an unread body, before or after the response.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
@@ -282,6 +283,29 @@ impl Session {
     /// Closes the connection after this response.
     pub fn close_after(&mut self) {
         self.keeps_alive = false;
+    }
+
+    /// Returns whether a client speaks that can leave HTTP: a node cannot, nor a stream or an older client.
+    pub fn can_switch(&self) -> bool {
+        self.is_http11() && !self.is_stream() && !self.is_from_node()
+    }
+
+    /// Sends the head of a 101 and leaves HTTP: nothing but the end of the session is asked of it from then on.
+    ///
+    /// # Errors
+    /// The connection broke, or is a stream of HTTP/2.
+    pub async fn switch_protocol(&mut self, head: &ResponseHead) -> io::Result<Tunnel<'_>> {
+        self.keeps_alive = false;
+        self.response = ResponseBody::UntilClose;
+        let Transport::Http1(connection) = &mut self.transport else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let out = connection.queue();
+        encode::status_line(head.status, out);
+        out.extend_from_slice(head.lines());
+        out.extend_from_slice(b"\r\n");
+        connection.flush().await?;
+        Ok(connection.tunnel())
     }
 
     /// Returns whether the connection may carry another request.

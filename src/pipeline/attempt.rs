@@ -261,6 +261,24 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// Returns whether the request may not go out again, to no server and no other model: a WebSocket was asked for.
+    fn is_sent_for_good(&self, failed: AttemptError) -> bool {
+        let is_unsent = matches!(
+            failed,
+            AttemptError::NotConnected | AttemptError::NotTrusted
+        );
+        self.request.is_upgrade() && !is_unsent
+    }
+
+    /// Returns the request's result at this model.
+    fn unserved(&self, failed: AttemptError) -> ModelError {
+        let gate = &self.model.gate;
+        match failed.into_model_error(gate.expected_wait(), gate.pause_left()) {
+            ModelError::Fallback(_, refusal) if self.is_sent_for_good(failed) => refusal.into(),
+            error => error,
+        }
+    }
+
     /// Decides on another attempt and returns further endpoints to avoid, or the request's result.
     fn decide_retry(
         &mut self,
@@ -281,6 +299,7 @@ impl<'a> Attempts<'a> {
         };
         let retry = failed.retry_class();
         let has_try = ctx.has_errors_left()
+            && !self.is_sent_for_good(failed)
             && fallback.may_retry_model(failed.fallback_reason(), tries, has_fresh)
             && (has_fresh || !failed.is_final());
         let after_node = matches!(failed, AttemptError::Peer(_));
@@ -302,7 +321,7 @@ impl<'a> Attempts<'a> {
                 self.at_proven = proven(&decided);
                 Ok(decided.avoid)
             }
-            None => Err(failed.into_model_error(gate.expected_wait(), gate.pause_left())),
+            None => Err(self.unserved(failed)),
         }
     }
 }

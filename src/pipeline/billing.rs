@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use infergate_core::api::Call;
 use infergate_core::billing::{
-    BillingOutcome, Charge, Metric, QuotaExhaustion, UsageReport, add_parts_of_input,
-    add_seconds_of_job, reserve_estimate, settle,
+    BillingOutcome, Charge, Metric, Metrics, QuotaExhaustion, UsageReport, add_parts_of_input,
+    add_seconds_of_job, price, reserve_estimate, settle,
 };
 use infergate_core::model::{AccountSpec, ChargeCut, Tariff, Trust, read_tariff_text};
 use infergate_core::{Millis, Refusal};
@@ -237,6 +237,50 @@ impl RequestBilling {
         self.is_recorded = true;
         let rules = PricingRules::of(model, &self.asked_tariff);
         self.usage = BillableUsage::of(transformer, (model, rules), caller, &self.input);
+    }
+
+    /// Records the usage of a connection that has left HTTP: metrics of the server's head, and those that the gateway has
+    /// `measured`. The latter count in each mode of trust.
+    pub fn record_connection(
+        &mut self,
+        transformer: &ResponseTransformer,
+        model: &ModelRuntime,
+        measured: &Metrics,
+    ) {
+        if self.is_settled {
+            return;
+        }
+        let rules = PricingRules::of(model, &self.asked_tariff);
+        let usage = ReportedUsage {
+            task: measured.clone(),
+            complete: true,
+            ..ReportedUsage::from_answer(transformer)
+        };
+        self.is_recorded = true;
+        self.usage = Some(usage.to_billable(rules, Vec::new()));
+    }
+
+    /// Holds what the recorded usage costs by the built-in formula; returns it, neurons.
+    pub fn hold_running_cost(&mut self, model: &ModelRuntime) -> f64 {
+        let rules = PricingRules::of(model, &self.asked_tariff);
+        let (Some(usage), Some(tariff)) = (&self.usage, rules.tariff) else {
+            return 0.0;
+        };
+        let settled = settle(model.spec.metrics_trust, &usage.metrics, &usage.estimated);
+        let report = UsageReport {
+            model: model.spec.id.as_str(),
+            trust: model.spec.metrics_trust,
+            ending: BillingOutcome::Completed,
+            streamed: true,
+            metrics: &settled.metrics,
+            queue_ms: 0,
+            infer_ms: 0,
+        };
+        let cost = price(tariff, &report).total;
+        if let Some(held) = &mut self.reservation {
+            held.exchange(cost);
+        }
+        cost
     }
 
     /// Prices the usage, once; adds the plugins that have priced it to `plugins`.

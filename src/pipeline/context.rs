@@ -5,6 +5,7 @@
 //! panic), dropping the context leaves exactly one event, and one trace where the request has one.
 
 mod cluster;
+mod connection;
 mod distributed;
 mod event;
 mod facts;

@@ -11,6 +11,7 @@ use http::StatusCode;
 
 use crate::http1::{Fields, encode};
 use crate::peer::ForwardStatus;
+use crate::upstream::Tunnel;
 
 /// Room for the fields of a usual response.
 const LINES_BYTES: usize = 256;
@@ -164,6 +165,18 @@ pub trait Downstream: Send {
             self.start(head).await?;
             self.finish(body).await
         }
+    }
+
+    /// Sends the head of a 101 and leaves HTTP; only a client's connection over HTTP/1.1 can.
+    ///
+    /// # Errors
+    /// [`DownstreamClosed`]: the receiver has left, or is none.
+    fn switch(
+        &mut self,
+        head: ResponseHead,
+    ) -> impl Future<Output = Result<Tunnel<'_>, DownstreamClosed>> + Send {
+        let _ = head;
+        std::future::ready(Err(DownstreamClosed))
     }
 
     /// Reports the state of a forwarded request to the node that forwards it; ignored by others.

@@ -26,6 +26,7 @@ mod stored_input;
 mod task;
 mod terms;
 mod upstream;
+mod websocket;
 
 pub use admission::interim;
 pub use billing::OwedCharge;

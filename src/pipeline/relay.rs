@@ -27,8 +27,7 @@ use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::Downstream;
 use crate::pipeline::error::RequestError;
 use crate::pipeline::relay::single_event::SingleEventBody;
-use crate::state::{Backlog, ReaderPace};
-use crate::state::{Shared, header_filter};
+use crate::state::{Backlog, ReaderPace, Shared, header_filter};
 use crate::telemetry::RequestOutcome;
 use crate::upstream::{PushOutput, ResponseError, ResponseTransformer, UpstreamResponse};
 use heartbeat::UpstreamEvent;
@@ -48,6 +47,8 @@ const JSON: &[u8] = b"application/json";
 pub enum RelayResult {
     /// The server's answer was read to its end.
     Whole,
+    /// The connection has left HTTP, and the server did as it should.
+    Upgraded,
     /// The server broke off or fell silent.
     ServerFailed,
     /// The server compressed an answer that has to be read.
@@ -274,8 +275,7 @@ impl<'a, D: Downstream> Relay<'a, D> {
         };
         self.ctx.record_server_error(code, outcome);
         let request_id = Some(&**self.ctx.request_id());
-        let dialect = self.ctx.dialect();
-        let body = render::server_error(dialect, status, &self.out.split(), request_id);
+        let body = render::server_error(self.ctx.dialect(), status, &self.out.split(), request_id);
         let sent = self.send_error(status, body).await;
         if sent.is_err() {
             self.ctx.record_client_gone();

@@ -30,6 +30,12 @@ pub fn read_call(
     path_model: Option<String>,
     body: Bytes,
 ) -> Result<Call, Refusal> {
+    if operation == Operation::WebSocket {
+        return Ok(Call::websocket(
+            ctx.dialect(),
+            path_model.unwrap_or_default(),
+        ));
+    }
     let named = path_model.as_ref();
     let named = named.and_then(|model| ctx.snapshot.catalog.task_of(model));
     let content_type = head.headers.text_of("content-type");

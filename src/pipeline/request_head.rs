@@ -19,6 +19,7 @@ use crate::peer::{ClusterHandle, ForwardedHead};
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::RequestHead;
 use crate::pipeline::origin::Origin;
+use crate::pipeline::websocket;
 use crate::state::header_filter::PassedHeaders;
 use crate::state::{Account, has_key};
 use crate::tls::CertificateNames;
@@ -56,6 +57,31 @@ pub enum RequestedOperation {
     Description,
     /// A page of the Open Inference Protocol.
     OpenInference(Box<OpenInferenceRoute>),
+}
+
+impl RequestedOperation {
+    /// The operation of a route; the handshake of a WebSocket is checked.
+    fn of(target: RouteTarget<'_>, head: RequestHead<'_>) -> Result<RequestedOperation, Refusal> {
+        Ok(match target {
+            RouteTarget::Call(operation, model) => {
+                if operation == Operation::WebSocket {
+                    websocket::check_request(head)?;
+                }
+                RequestedOperation::Call(operation, model.map(Cow::into_owned))
+            }
+            RouteTarget::Models => RequestedOperation::Models,
+            RouteTarget::Model(id) => RequestedOperation::Model(id.into_owned()),
+            RouteTarget::Search(query) => RequestedOperation::Search(CatalogQuery::parse(query)?),
+            RouteTarget::Schema(query) => {
+                RequestedOperation::Schema(catalog::requested_model(query)?)
+            }
+            RouteTarget::Replicate(route) => RequestedOperation::Replicate(route),
+            RouteTarget::Description => RequestedOperation::Description,
+            RouteTarget::OpenInference(route) => RequestedOperation::OpenInference(route),
+            RouteTarget::Refused(refusal) => return Err(refusal),
+            RouteTarget::Unknown => return Err(Refusal::NoSuchRoute),
+        })
+    }
 }
 
 impl AuthenticatedRequest {
@@ -98,22 +124,7 @@ impl AuthenticatedRequest {
         if named.is_some_and(|named| *named != *account.spec.id.as_str()) {
             return Err(Refusal::NotAllowed);
         }
-        let requested = match target {
-            RouteTarget::Call(operation, model) => {
-                RequestedOperation::Call(operation, model.map(|model| model.into_owned()))
-            }
-            RouteTarget::Models => RequestedOperation::Models,
-            RouteTarget::Model(id) => RequestedOperation::Model(id.into_owned()),
-            RouteTarget::Search(query) => RequestedOperation::Search(CatalogQuery::parse(query)?),
-            RouteTarget::Schema(query) => {
-                RequestedOperation::Schema(catalog::requested_model(query)?)
-            }
-            RouteTarget::Replicate(route) => RequestedOperation::Replicate(route),
-            RouteTarget::Description => RequestedOperation::Description,
-            RouteTarget::OpenInference(route) => RequestedOperation::OpenInference(route),
-            RouteTarget::Refused(refusal) => return Err(refusal),
-            RouteTarget::Unknown => return Err(Refusal::NoSuchRoute),
-        };
+        let requested = RequestedOperation::of(target, head)?;
         if account.spec.may_force_site {
             ctx.forced_site = forced_site(head.headers, ctx)?;
         }
@@ -121,9 +132,15 @@ impl AuthenticatedRequest {
         if let Some(timeout) = timeout {
             ctx.deadline = ctx.deadline.min(ctx.arrival + timeout);
         }
+        let passed_headers = match requested {
+            RequestedOperation::Call(Operation::WebSocket, _) => {
+                websocket::server_lines(head.headers, &ctx.passed_headers(head.headers))
+            }
+            _ => ctx.passed_headers(head.headers),
+        };
         let read = AuthenticatedRequest {
             account,
-            passed_headers: ctx.passed_headers(head.headers),
+            passed_headers,
             requested_timeout: timeout,
             reject_if_busy: head
                 .headers

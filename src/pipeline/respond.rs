@@ -93,6 +93,10 @@ pub async fn refuse(
     if rendered.never_retry {
         head.append("x-should-retry", b"false");
     }
+    if matches!(refusal, Refusal::UpgradeRequired(_)) {
+        head.append("upgrade", b"websocket");
+        head.append("sec-websocket-version", b"13");
+    }
     ctx.status = rendered.status;
     downstream.respond(head, rendered.body.into()).await
 }

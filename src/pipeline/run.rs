@@ -52,7 +52,7 @@ pub async fn run(
         body,
     };
     // 4. The body, parsed as far as needed.
-    ctx.set_cluster(shared.cluster.has_joined(), received.body.len());
+    ctx.set_cluster(may_forward(shared, operation), received.body.len());
     ctx.set_operation(operation);
     let slot = translation_slot(shared, downstream, ctx, &received.body).await?;
     let named = (operation, path_model);
@@ -101,6 +101,11 @@ pub async fn run(
     drop((fallback, received.body));
     let account = received.authenticated.account;
     upstream.relay(shared, downstream, ctx, &account).await
+}
+
+/// Returns whether other nodes may serve the request: they forward no WebSocket.
+fn may_forward(shared: &Shared, operation: Operation) -> bool {
+    operation != Operation::WebSocket && shared.cluster.has_joined()
 }
 
 /// Slot for step 4, where parsing the body takes long; held until that is done.

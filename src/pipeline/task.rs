@@ -4,7 +4,7 @@
 //! nothing to say is asked for what the client sent, at no cost.
 
 use bytes::Bytes;
-use infergate_core::api::{Call, body};
+use infergate_core::api::{Call, Operation, body};
 use infergate_core::{AccountId, Refusal};
 
 use crate::pipeline::body_check::BodyCheck;
@@ -39,10 +39,11 @@ pub fn prepare(
     share: &mut BodyShare,
     check: BodyCheck<'_>,
 ) -> Result<(PreparedRequest, Option<TaskSession>), ModelError> {
-    if call.tensors.is_some() {
+    let is_unread = call.tensors.is_some() || call.operation == Operation::WebSocket;
+    if is_unread {
         check_passes(model, &call).map_err(ModelError::Unfit)?;
     }
-    if !model.task.is_active() || call.tensors.is_some() {
+    if !model.task.is_active() || is_unread {
         let prepared = PreparedRequest {
             call,
             path: None,
@@ -84,17 +85,21 @@ pub fn prepare(
     Ok((prepared, task))
 }
 
-/// Refuses a client's own tensors where the operator has named who reads or sets members of the input.
+/// Refuses a client's own tensors and messages where the operator has named who reads or sets members of the input.
 fn check_passes(model: &ModelRuntime, call: &Call) -> Result<(), Refusal> {
     let reader = match &model.spec {
         spec if spec.plugins.task.is_some() => "task plugin",
         spec if !spec.parameters.is_empty() => "parameters",
         _ => return Ok(()),
     };
+    let what = match call.operation {
+        Operation::WebSocket => "WebSocket",
+        _ => "tensors",
+    };
     Err(Refusal::BadRequest {
         pointer: String::new(),
         message: format!(
-            "model `{0}` takes no tensors because of its {reader}: POST to /ai/run/{0}",
+            "model `{0}` takes no {what} because of its {reader}: POST to /ai/run/{0}",
             call.model
         ),
     })

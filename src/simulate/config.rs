@@ -31,6 +31,9 @@ Counts: curl http://127.0.0.1:9001/sim/stats (DELETE begins anew)
 A message with `echo:` in it is answered with the rest of it. Every answer carries the header
 `x-infergate-simulator: true`.
 
+WebSockets of the http and openai dialects echo each message; a text `tokens:PROMPT` is answered with a
+message a token, `close:CODE` with a close frame, and /v1/realtime speaks events of OpenAI's API.
+
 The http dialect answers a POST to any path with the result of one task: that of the header
 `x-sim-task`, else of --task, else the one its payload fits best. `x-sim-answer: json` asks for an
 image or a sound in base64 inside JSON instead of its bytes.";

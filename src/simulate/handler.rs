@@ -37,7 +37,7 @@ use super::{cog, llama_server, sleep as asleep, task, tei, tensor, tgi, triton};
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 /// Billing headers a gateway reads.
 const METRICS_MAX: usize = 16;
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Serves a request, from its head to its response.
 pub(super) async fn answer(
@@ -61,7 +61,7 @@ pub(super) async fn answer(
         return Ok(respond(status, json.to_string()));
     }
     let Some(route) = dialect::route(dialect, &parts.method, path) else {
-        return Ok(refuse(dialect, 404, "Not Found"));
+        return shared.open_websocket(&parts, &wire).await;
     };
     let is_health_of_sleeper = route == SimulatorRoute::Health && *shared.is_asleep.borrow();
     if dialect == Dialect::Cog {
@@ -206,7 +206,7 @@ impl SimulatorState {
     }
 
     /// Response of a fault before any work is done; `None` when the request goes on.
-    fn early_fault(
+    pub(super) fn early_fault(
         &self,
         fault: Fault,
         wire: &FaultableConnection,
@@ -324,7 +324,10 @@ impl SimulatorState {
     }
 
     /// Adds the billing headers of a server.
-    fn with_billing_headers(&self, mut answer: Response<SimulatorBody>) -> Response<SimulatorBody> {
+    pub(super) fn with_billing_headers(
+        &self,
+        mut answer: Response<SimulatorBody>,
+    ) -> Response<SimulatorBody> {
         if matches!(self.config.dialect, Dialect::Triton | Dialect::Cog) {
             // Its costs stand in the answer.
             return answer;
@@ -393,7 +396,11 @@ impl SimulatorState {
     }
 
     /// The fault of this request: its own, else the server's.
-    fn fault(&self, parts: &Parts, in_body: Option<String>) -> Result<Option<Fault>, String> {
+    pub(super) fn fault(
+        &self,
+        parts: &Parts,
+        in_body: Option<String>,
+    ) -> Result<Option<Fault>, String> {
         let in_header = match parts.headers.get("x-sim-fault") {
             Some(value) => Some(
                 value
@@ -508,11 +515,11 @@ fn triton_model(path: &str) -> String {
     tensor::named(path).map_or_else(String::new, |(name, ..)| name)
 }
 
-fn refuse(dialect: Dialect, status: u16, message: &str) -> Response<SimulatorBody> {
+pub(super) fn refuse(dialect: Dialect, status: u16, message: &str) -> Response<SimulatorBody> {
     respond(status, dialect::error(dialect, status, message))
 }
 
-fn respond(status: u16, json: impl Into<Bytes>) -> Response<SimulatorBody> {
+pub(super) fn respond(status: u16, json: impl Into<Bytes>) -> Response<SimulatorBody> {
     finish(status, JSON, SimulatorBody::Whole(json.into()))
 }
 
@@ -547,7 +554,11 @@ fn respond_torn(made: TaskOutput, wire: Arc<FaultableConnection>) -> Response<Si
 }
 
 /// Every response passes here, so that none goes out without the simulator's header.
-fn finish(status: u16, content_type: HeaderValue, body: SimulatorBody) -> Response<SimulatorBody> {
+pub(super) fn finish(
+    status: u16,
+    content_type: HeaderValue,
+    body: SimulatorBody,
+) -> Response<SimulatorBody> {
     let mut response = Response::new(body);
     *response.status_mut() =
         StatusCode::from_u16(status).expect("statuses here are constants or checked 400..=599");

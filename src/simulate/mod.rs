@@ -40,6 +40,7 @@ mod tgi;
 mod triton;
 mod usage;
 mod vram;
+mod websocket;
 mod worker;
 
 pub use config::{

@@ -31,7 +31,7 @@ use super::fault::{FaultPoint, Faults};
 use super::handler;
 use super::state::SimulatorState;
 use super::stats::{Stats, StatsSnapshot};
-use super::vram;
+use super::{vram, websocket};
 
 /// Connections open at once; beyond it, the kernel's backlog holds newcomers. Above what a load
 /// test opens, below what the usual descriptor limit of a tuned host allows.
@@ -159,7 +159,7 @@ async fn connection(shared: Arc<SimulatorState>, stream: TcpStream) {
     }
     let wire = Arc::new(FaultableConnection::default());
     let service = {
-        let wire = Arc::clone(&wire);
+        let (shared, wire) = (Arc::clone(&shared), Arc::clone(&wire));
         service_fn(move |request| -> ResponseFuture {
             Box::pin(handler::answer(
                 Arc::clone(&shared),
@@ -171,7 +171,12 @@ async fn connection(shared: Arc<SimulatorState>, stream: TcpStream) {
     let mut http = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     // A client that leaves and a fault both end in an error here: the client has left.
     let _ = poll_fn(|cx| http.poll_without_shutdown(cx)).await;
-    let stream = http.into_parts().io.into_inner();
+    let parts = http.into_parts();
+    let mut stream = parts.io.into_inner();
+    if let Some(accepted) = wire.take_websocket() {
+        let ends = (&mut stream, parts.read_buf);
+        Box::pin(websocket::serve(&shared, accepted, ends, &wire)).await;
+    }
     if wire.reset.load(Relaxed) {
         let _ = stream.set_zero_linger();
     }

@@ -15,6 +15,11 @@ pub struct Drain {
     /// Connections with answers that their sockets have not taken.
     unsent: AtomicUsize,
     idle: Notify,
+    /// WebSockets that are open.
+    websockets: AtomicUsize,
+    /// The last moment of connections that go on until then.
+    is_ending: AtomicBool,
+    ending: Notify,
 }
 
 impl Drain {
@@ -45,6 +50,34 @@ impl Drain {
         UnsentAnswers(Arc::clone(self))
     }
 
+    /// Counts a WebSocket until the guard is dropped.
+    pub fn count_websocket(self: &Arc<Drain>) -> CountedWebSocket {
+        self.websockets.fetch_add(1, Ordering::AcqRel);
+        CountedWebSocket(Arc::clone(self))
+    }
+
+    /// WebSockets that are open.
+    pub fn websockets(&self) -> usize {
+        self.websockets.load(Ordering::Acquire)
+    }
+
+    /// Ends connections that would go on: the time of the drain is over.
+    pub fn end_connections(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        self.ending.notify_waiters();
+    }
+
+    /// Returns once [`end_connections`](Self::end_connections) was called.
+    pub async fn ending(&self) {
+        let ending = self.ending.notified();
+        tokio::pin!(ending);
+        // Registered before the flag is read, so that the call cannot be missed.
+        ending.as_mut().enable();
+        if !self.is_ending.load(Ordering::Acquire) {
+            ending.await;
+        }
+    }
+
     /// Returns when no request is in flight and all answers have left.
     pub async fn idle(&self) {
         loop {
@@ -68,6 +101,15 @@ impl Drop for InFlight {
         if self.0.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.idle.notify_waiters();
         }
+    }
+}
+
+/// Counts one open WebSocket; released by drop.
+pub struct CountedWebSocket(Arc<Drain>);
+
+impl Drop for CountedWebSocket {
+    fn drop(&mut self) {
+        self.0.websockets.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

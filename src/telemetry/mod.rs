@@ -24,6 +24,7 @@ mod printable;
 mod process;
 mod rotating_file;
 mod webhook_metrics;
+mod websocket_metrics;
 mod worker;
 
 pub use admission_metrics::AdmissionResult;
@@ -34,4 +35,5 @@ pub use metrics::{AttemptResult, ForwardResult, Levels, Metrics, ModelLevels, Mo
 pub use plugin_metrics::{PluginMetrics, PluginMetricsRegistry};
 pub use printable::{printable, printable_lines};
 pub use process::resident_bytes;
+pub use websocket_metrics::ConnectionEnd;
 pub use worker::{off_the_worker, watched};

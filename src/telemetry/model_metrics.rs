@@ -23,6 +23,7 @@ use super::class_metrics::ClassMetrics;
 use super::event::{InferenceEvent, RequestOutcome};
 use super::metrics::{AttemptResult, EndpointChange, ForwardResult, ModelLevels};
 use super::permit_window::{PermitSample, PermitWindow, WindowSummary};
+use super::websocket_metrics::{ConnectionEnd, OpenWebSocket, WebSocketMetrics};
 
 /// Whole requests: from an embedding in milliseconds to the default ceiling of 240 s. Four or five
 /// to the decade keep a quantile within a factor of 2.5.
@@ -60,6 +61,7 @@ pub struct ModelMetrics {
     /// By [`FallbackReason`].
     fallbacks: [IntCounter; FallbackReason::ALL.len()],
     discovery: DiscoveryMetrics,
+    websockets: WebSocketMetrics,
     gauges: ModelGauges,
     /// Held by the sampler and by a scrape, for one step of the ring.
     window: Mutex<PermitWindow>,
@@ -194,6 +196,7 @@ impl ModelMetrics {
             fallbacks: FallbackReason::ALL
                 .map(|reason| fallbacks.with_label_values(&[reason.name()])),
             discovery: DiscoveryMetrics::new(&registry),
+            websockets: WebSocketMetrics::new(&registry),
             gauges: ModelGauges::new(&registry),
             window: Mutex::new(PermitWindow::default()),
             registry,
@@ -250,6 +253,16 @@ impl ModelMetrics {
     /// Counts an endpoint that was found, or is no longer found.
     pub fn record_endpoint_change(&self, change: EndpointChange) {
         self.discovery.changes[change as usize].inc();
+    }
+
+    /// Counts a WebSocket as open until the guard is dropped.
+    pub fn open_websocket(&self) -> OpenWebSocket {
+        self.websockets.open()
+    }
+
+    /// Counts a WebSocket that has ended.
+    pub fn record_websocket_end(&self, end: ConnectionEnd) {
+        self.websockets.record_end(end);
     }
 
     /// Sets the number of discovered endpoints.

@@ -25,6 +25,7 @@ use super::connect_timings::ConnectTimings;
 use super::connection::UpstreamConnection;
 use super::pool::ConnectionPool;
 use super::target::{DialAddress, Target};
+use super::tunnel::Tunnel;
 use crate::http1::{
     BodyDecoder, BodyStep, BrokenBody, Fields, MalformedHead, ParsedResponse, Version, encode,
     framing, may_end_head,
@@ -441,6 +442,11 @@ impl UpstreamResponse {
     /// Gives the buffer back that the head came in: of a stream, which may take minutes.
     pub fn detach_head(&mut self) {
         self.connection.head.fields.detach();
+    }
+
+    /// Returns the connection once a 101 has ended HTTP on it.
+    pub fn tunnel(&mut self) -> Tunnel<'_> {
+        self.connection.tunnel()
     }
 
     /// Returns the length that the response announces, bytes.

@@ -22,6 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::unconstrained;
 
+use super::tunnel::Tunnel;
 use crate::http1::{BodyDecoder, ParsedResponse, spare};
 use crate::telemetry::Clock;
 use crate::tls::{ProvedIdentity, ServerIdentity, TlsConnection};
@@ -320,6 +321,17 @@ impl UpstreamConnection {
         }
         unsent.clear();
         Poll::Ready(Ok(()))
+    }
+
+    /// Returns the connection once it has left HTTP.
+    pub fn tunnel(&mut self) -> Tunnel<'_> {
+        Tunnel {
+            received: self.received.split(),
+            stream: match &mut self.io {
+                UpstreamStream::Plain(tcp) => tcp,
+                UpstreamStream::Sealed(sealed) => &mut **sealed,
+            },
+        }
     }
 
     /// Closes the connection; under TLS the server is told.

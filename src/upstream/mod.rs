@@ -5,6 +5,7 @@
 //! ```text
 //! model (runtime of each model)   gate (admission)   ranking (routing policy)   servers (shared permits)
 //! backends, response (protocols)   client, pool, connection, target, credentials (HTTP towards servers)
+//! tunnel (connections that have left HTTP)
 //! health (checks)                 left_runs, left_work (runs to cancel)   discovery (endpoints found while running)
 //! ```
 
@@ -27,6 +28,7 @@ mod response;
 mod servers;
 mod sync;
 mod target;
+mod tunnel;
 mod url;
 mod warning_limit;
 
@@ -52,4 +54,5 @@ pub use ranking::{
 };
 pub use response::{PushOutput, ReportedMetrics, ResponseError, ResponseTransformer};
 pub use target::{Target, saturated, set_node_keepalive};
+pub use tunnel::{Duplex, Tunnel};
 pub use url::{check_address, check_host_and_port, check_url};

@@ -90,4 +90,5 @@ mod tasks;
 mod tls;
 mod triton;
 mod upgrade;
+mod websocket;
 mod workers_ai;

@@ -24,7 +24,7 @@ pub fn imports(tree: &Tree, found: &mut Vec<String>) {
     for (path, tokens) in tree.shell().filter(|(path, _)| module(path) == SIMULATE) {
         for edge in paths_from(tokens, &["infergate_core"], path) {
             let core_module = exports.get(&edge.to).unwrap_or(&edge.to);
-            if !["api", "time", "id"].contains(&core_module.as_str()) {
+            if !["api", "time", "id", "websocket"].contains(&core_module.as_str()) {
                 found.push(format!(
                     "{path}:{}: {SIMULATE} sees the wire only, not core::{core_module}",
                     edge.line

@@ -54,8 +54,9 @@ pub fn reparse(call: Call, body: Bytes) -> Result<Call, Refusal> {
 /// # Errors
 /// As [`parse`]: a parameter does not fit the request.
 pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refusal> {
-    // Tensors are no members.
-    if parameters.is_empty() || call.operation == Operation::Infer {
+    // Tensors are no members, and a WebSocket has none.
+    let has_members = !matches!(call.operation, Operation::Infer | Operation::WebSocket);
+    if parameters.is_empty() || !has_members {
         return Ok(call);
     }
     if call.content_type.is_some() {

@@ -42,6 +42,8 @@ pub enum Operation {
     Run,
     /// Tensors of the Open Inference Protocol, whatever the model's task.
     Infer,
+    /// A WebSocket: no body, and messages in both directions for as long as it is open.
+    WebSocket,
 }
 
 /// Replacement of a range of the body.
@@ -135,6 +137,16 @@ impl Call {
             first_member: 0,
             is_empty: true,
             strip_edits: Vec::new(),
+        }
+    }
+
+    /// Creates the request to open a WebSocket, which has no body.
+    pub fn websocket(dialect: ApiDialect, model: String) -> Call {
+        Call {
+            dialect,
+            operation: Operation::WebSocket,
+            content_type: None,
+            ..Call::opaque(model, "".into(), Bytes::new())
         }
     }
 

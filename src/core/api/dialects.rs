@@ -130,6 +130,7 @@ mod tests {
         );
         assert_eq!(target("GET", "/v1/chat/completions"), RouteTarget::Unknown);
         assert_eq!(target("POST", "/ai/run/"), RouteTarget::Unknown);
+        assert_eq!(target("PUT", "/ai/run/m"), RouteTarget::Unknown);
         for (path, dialect) in [
             ("/ai/v1/chat/completions", ApiDialect::WorkersAi),
             ("/ai/models/search", ApiDialect::WorkersAi),
@@ -155,6 +156,25 @@ mod tests {
                 "{path}"
             );
         }
+    }
+
+    #[test]
+    fn a_websocket_names_its_model_in_the_path_or_in_the_query() {
+        let expected = RouteTarget::Call(Operation::WebSocket, Some("@cf/a".into()));
+        for path in [
+            "/ai/run/@cf/a",
+            "/client/v4/accounts/acme/ai/run/@cf%2Fa?x=1",
+            "/v1/realtime?model=@cf/a",
+            "/v1/realtime?intent=x&model=%40cf%2Fa&model=b",
+            "/client/v4/accounts/acme/ai/v1/realtime?model=@cf/a",
+        ] {
+            assert_eq!(target("GET", path), expected, "{path}");
+        }
+        for path in ["/v1/realtime", "/v1/realtime?model=", "/v1/realtime?x"] {
+            let refused = target("GET", path);
+            assert!(matches!(refused, RouteTarget::Refused(_)), "{refused:?}");
+        }
+        assert_eq!(target("POST", "/v1/realtime?model=m"), RouteTarget::Unknown);
     }
 
     #[test]

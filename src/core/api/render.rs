@@ -48,7 +48,9 @@ pub fn refusal(dialect: ApiDialect, refusal: &Refusal, request_id: Option<&str>)
             pointer, message, ..
         } => (message.as_str(), Some(pointer.as_str())),
         Refusal::ModelFailed { message } => (message.as_str(), None),
-        Refusal::BadFraming(what) | Refusal::NotSupported(what) => (*what, None),
+        Refusal::BadFraming(what)
+        | Refusal::NotSupported(what)
+        | Refusal::UpgradeRequired(what) => (*what, None),
         _ => (row.message, None),
     };
     let rules = dialect.rules();

@@ -359,6 +359,14 @@ pub struct ModelSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub first_byte_timeout_secs: Option<u64>,
+    /// Seconds after which a WebSocket that carries no byte in either direction is closed, 1 to 86,400.
+    #[serde(default = "ModelSpec::default_websocket_idle_secs")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub websocket_idle_secs: u64,
+    /// Seconds for which a WebSocket may be open, 1 to 604,800; in place of `timeouts.ceiling_secs`.
+    #[serde(default = "ModelSpec::default_max_connection_duration_secs")]
+    #[schemars(range(min = 1, max = 604_800))]
+    pub max_connection_duration_secs: u64,
     /// Accounts that may use it; empty means every account.
     #[serde(default)]
     pub allowed_accounts: Vec<AccountId>,
@@ -470,6 +478,8 @@ impl ModelSpec {
             queue: QueueSpec::default(),
             timeout_secs: 0,
             first_byte_timeout_secs: None,
+            websocket_idle_secs: ModelSpec::default_websocket_idle_secs(),
+            max_connection_duration_secs: ModelSpec::default_max_connection_duration_secs(),
             allowed_accounts: Vec::new(),
             queue_heartbeat_secs: 0,
             progress_comments: false,
@@ -495,6 +505,14 @@ impl ModelSpec {
             loading_state: LoadingState::default(),
             versions: Vec::new(),
         }
+    }
+
+    fn default_websocket_idle_secs() -> u64 {
+        60
+    }
+
+    fn default_max_connection_duration_secs() -> u64 {
+        3600
     }
 
     /// Returns whether requests may leave for external services.

@@ -20,6 +20,7 @@ use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::Downstream;
 use crate::pipeline::error::RequestError;
 use crate::pipeline::relay::RelayResult;
+use crate::pipeline::websocket;
 use crate::state::header_filter::is_web_page;
 use crate::state::{Account, Shared};
 use crate::telemetry::AttemptResult;
@@ -29,6 +30,7 @@ use crate::upstream::{ModelRuntime, Permit, SendError, UpstreamResponse, saturat
 const TIMEOUT: FailureCause = FailureCause::Named("timeout");
 const FIRST_BYTE: FailureCause = FailureCause::Named("first byte late");
 const BROKEN: FailureCause = FailureCause::Named("broken answer");
+const BAD_HANDSHAKE: FailureCause = FailureCause::Named("broken handshake");
 
 /// Attempt at one model server.
 pub struct LocalAttempt {
@@ -129,11 +131,45 @@ impl LocalAttempt {
                     self.permit.end_run();
                 }
                 response.measure_progress(&self.permit.target);
+                if is_switched(request, &response) {
+                    return Ok(self.accept_upgrade(shared, downstream, ctx, response));
+                }
                 let owner = request.path_owner(&self.model);
                 Ok(self.classify_head(shared, response, owner).await)
             }
             Err(error) => Ok(Err(self.classify_send_error(shared, ctx, &error))),
         }
+    }
+
+    /// Checks the 101 of a server: what does not fit the handshake is no answer.
+    fn accept_upgrade(
+        &mut self,
+        shared: &Shared,
+        downstream: &impl Downstream,
+        ctx: &RequestContext,
+        response: UpstreamResponse,
+    ) -> Result<UpstreamResponse, AttemptError> {
+        let now_us = shared.clock.recent_micros();
+        self.trace.head_us = now_us;
+        self.trace.status = response.head().status.as_u16();
+        let asked = downstream.request_head().headers;
+        let Err(fault) = websocket::check_answer(asked, &response.head().fields) else {
+            self.is_accepted = true;
+            return Ok(response);
+        };
+        let target = &self.permit.target;
+        if let Some(repeated) = target.warnings.due(Millis(now_us / 1000)) {
+            let (request_id, url) = (&**ctx.request_id(), &*target.url);
+            tracing::warn!(
+                request_id,
+                url,
+                fault,
+                repeated,
+                "a model server opens no WebSocket"
+            );
+        }
+        self.record_failure(now_us, BAD_HANDSHAKE, AttemptResult::Rejected);
+        Err(AttemptError::Lost)
     }
 
     /// Returns whether the server had no free slot, and may have one soon.
@@ -353,6 +389,15 @@ impl LocalAttempt {
                     AttemptResult::Abandoned,
                 );
             }
+            RelayResult::Upgraded => {
+                self.record(
+                    now_us,
+                    EndpointSignal::Success,
+                    None,
+                    AttemptResult::Answered,
+                );
+                self.permit.target.record_acceptance();
+            }
             RelayResult::Whole => {
                 self.record(
                     now_us,
@@ -416,4 +461,9 @@ impl LocalAttempt {
     pub fn trace(&self) -> &AttemptTrace {
         &self.trace
     }
+}
+
+/// Returns whether the response is a 101 to a request that asked for one.
+fn is_switched(request: &ModelRequest, response: &UpstreamResponse) -> bool {
+    request.is_upgrade() && response.head().status == StatusCode::SWITCHING_PROTOCOLS
 }

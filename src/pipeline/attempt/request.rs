@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use infergate_core::Refusal;
-use infergate_core::api::Call;
 use infergate_core::api::open_inference::JSON_BYTES_HEADER;
+use infergate_core::api::{Call, Operation};
 use infergate_core::model::Task;
 use infergate_core::routing::PathOwner;
 use infergate_core::trace_context::TRACEPARENT;
@@ -54,7 +54,9 @@ impl ModelRequest {
         let encoded = encode(model, &prepared, &name)?;
         let content_type = encoded.content_type.as_deref().unwrap_or(JSON);
         let own = [("content-type", content_type), ("x-request-id", request_id)];
-        let headers = passed.with_lines(&own);
+        let is_upgrade = prepared.call.operation == Operation::WebSocket;
+        // Without a body there is no type of it.
+        let headers = passed.with_lines(&own[usize::from(is_upgrade)..]);
         let json_bytes = prepared.call.tensors.as_ref().and_then(|it| it.json_bytes);
         let headers = match json_bytes {
             Some(bytes) => {
@@ -79,6 +81,11 @@ impl ModelRequest {
     /// Returns whether the request asks for a stream of events.
     pub fn is_streaming(&self) -> bool {
         self.encoded.streams
+    }
+
+    /// Returns whether the request opens a WebSocket.
+    pub fn is_upgrade(&self) -> bool {
+        self.prepared.call.operation == Operation::WebSocket
     }
 
     /// Returns the bytes held beside the client's own body.
@@ -142,12 +149,17 @@ impl ModelRequest {
         headers: &'a [u8],
         fresh: bool,
     ) -> OutboundRequest<'a> {
+        let is_upgrade = self.is_upgrade();
         OutboundRequest {
-            method: model.backend.method(),
+            method: match is_upgrade {
+                true => "GET",
+                false => model.backend.method(),
+            },
             path: &self.encoded.path,
             headers,
             body: &self.encoded.body,
-            fresh,
+            // On a new connection nothing is sent twice.
+            fresh: fresh || is_upgrade,
         }
     }
 

@@ -2,11 +2,14 @@
 //!
 //! Not the reading of chunks, which is the relay's.
 
+use http::StatusCode;
+
 use crate::pipeline::attempt::local::LocalAttempt;
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::Downstream;
 use crate::pipeline::error::RequestError;
 use crate::pipeline::relay::{Relay, RelayResult};
+use crate::pipeline::websocket;
 use crate::state::{Account, Shared};
 use crate::upstream::{ResponseTransformer, UpstreamResponse};
 
@@ -49,6 +52,12 @@ impl LocalResponse {
                     attempt.release(shared, relayed, ctx, account, charged_tokens);
                 }
             };
+            if response.head().status == StatusCode::SWITCHING_PROTOCOLS {
+                let parts = (&mut response, &mut transformer);
+                let relay = websocket::relay(shared, downstream, ctx, parts, account, &mut release);
+                // Boxed: other responses have no room for its state.
+                return Box::pin(relay).await;
+            }
             let relay = Relay::new(shared, downstream, ctx, &mut response, &mut release);
             let (relayed, ended) = relay.run(&mut transformer).await;
             // The connection before the permit, so that the next request finds the connection warm.

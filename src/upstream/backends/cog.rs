@@ -9,7 +9,9 @@ use infergate_core::api::cog::{CogPayload, CogState, prediction_body, read_healt
 use infergate_core::api::{Call, Operation};
 use infergate_core::model::{BackendName, Payload, Task};
 
-use super::descriptor::{Backend, NO_TENSORS, Probe, ProbeReport, UpstreamRequest, wrong_model};
+use super::descriptor::{
+    Backend, NO_TENSORS, NO_WEBSOCKET, Probe, ProbeReport, UpstreamRequest, wrong_model,
+};
 use crate::upstream::response::PredictionResult;
 
 /// The row of Cog.
@@ -35,6 +37,7 @@ fn accepts(call: &Call, _task: Task) -> Result<(), Refusal> {
     match call.operation {
         Operation::Run => Ok(()),
         Operation::Infer => Err(wrong_model(call, NO_TENSORS)),
+        Operation::WebSocket => Err(wrong_model(call, NO_WEBSOCKET)),
         Operation::Chat | Operation::Completions | Operation::Embeddings => {
             let path = format!("/ai/run/{}", call.model);
             Err(wrong_model(

@@ -194,6 +194,7 @@ impl BackendOperation {
             (Operation::Embeddings, _) => Err(wrong_model(call, "does not make embeddings")),
             (Operation::Run, _) => Err(wrong_model(call, "cannot be run here")),
             (Operation::Infer, _) => Err(wrong_model(call, NO_TENSORS)),
+            (Operation::WebSocket, _) => Err(wrong_model(call, NO_WEBSOCKET)),
         }
     }
 
@@ -229,6 +230,9 @@ impl BackendOperation {
 
 /// Reason why a server that is none of the Open Inference Protocol takes no tensors.
 pub(super) const NO_TENSORS: &str = "does not take tensors: its server is none of backend `triton`";
+
+/// Reason why a server that is not plain HTTP takes no WebSocket.
+pub(super) const NO_WEBSOCKET: &str = "takes no WebSocket: its server is none of backend `http`";
 
 /// Checks that a model with this task can serve the call by a protocol of text and embeddings.
 pub(super) fn accepts(call: &Call, task: Task) -> Result<(), Refusal> {

@@ -6,11 +6,11 @@
 //! has none is well as long as it answers below 500.
 
 use infergate_core::Refusal;
-use infergate_core::api::{Call, Operation};
+use infergate_core::api::{ApiDialect, Call, Operation};
 use infergate_core::model::{BackendName, Payload, Task};
 use infergate_core::task::backend_path;
 
-use super::descriptor::{Backend, NO_TENSORS, Probe, UpstreamRequest, wrong_model};
+use super::descriptor::{Backend, NO_TENSORS, Probe, UpstreamRequest, path_segment, wrong_model};
 use crate::upstream::response::{Opaque, ResponseDecoder, TaskResult};
 
 /// The row of plain HTTP servers.
@@ -33,7 +33,7 @@ pub(super) static HTTP: Backend = Backend {
 
 fn accepts(call: &Call, _task: Task) -> Result<(), Refusal> {
     match call.operation {
-        Operation::Run => Ok(()),
+        Operation::Run | Operation::WebSocket => Ok(()),
         Operation::Infer => Err(wrong_model(call, NO_TENSORS)),
         Operation::Chat | Operation::Completions | Operation::Embeddings => {
             Err(Refusal::BadRequest {
@@ -47,18 +47,24 @@ fn accepts(call: &Call, _task: Task) -> Result<(), Refusal> {
     }
 }
 
-fn encode(call: &Call, task: Task, _backend_model: &str) -> Result<UpstreamRequest, Refusal> {
+fn encode(call: &Call, task: Task, backend_model: &str) -> Result<UpstreamRequest, Refusal> {
     accepts(call, task)?;
+    let is_realtime = call.operation == Operation::WebSocket && call.dialect == ApiDialect::OpenAi;
     Ok(UpstreamRequest {
-        path: backend_path(task).into(),
+        path: match is_realtime {
+            true => format!("/v1/realtime?model={}", path_segment(backend_model)).into(),
+            false => backend_path(task).into(),
+        },
         body: call.stripped_body(),
         content_type: call.content_type.clone(),
         streams: call.stream && matches!(task, Task::TextGeneration | Task::ImageTextToText),
     })
 }
 
-fn decoder(_call: &Call, task: Task) -> Box<dyn ResponseDecoder> {
+fn decoder(call: &Call, task: Task) -> Box<dyn ResponseDecoder> {
     match task {
+        // An answer in place of a WebSocket passes as it is.
+        _ if call.operation == Operation::WebSocket => Opaque::decoder(),
         Task::DumbPipe => Opaque::decoder(),
         _ => TaskResult::decoder(),
     }

@@ -8,7 +8,9 @@ use infergate_core::Refusal;
 use infergate_core::api::{Call, Operation, open_inference};
 use infergate_core::model::{BackendName, Payload, Task};
 
-use super::descriptor::{Backend, Probe, UpstreamRequest, answers_200, path_segment, wrong_model};
+use super::descriptor::{
+    Backend, NO_WEBSOCKET, Probe, UpstreamRequest, answers_200, path_segment, wrong_model,
+};
 use crate::upstream::response::{ResponseDecoder, TensorAnswer, TensorResult};
 
 /// The row of servers of the Open Inference Protocol.
@@ -36,6 +38,7 @@ pub(super) static TRITON: Backend = Backend {
 fn accepts(call: &Call, task: Task) -> Result<(), Refusal> {
     match (call.operation, task) {
         (Operation::Infer, _) => Ok(()),
+        (Operation::WebSocket, _) => Err(wrong_model(call, NO_WEBSOCKET)),
         (Operation::Run, Task::DumbPipe) => {
             let path = format!("/v2/models/{}/infer", call.model);
             Err(wrong_model(

@@ -16,6 +16,7 @@ mod nvml;
 mod old_node;
 mod ports;
 mod tls;
+pub mod websocket;
 
 use std::time::Duration;
 

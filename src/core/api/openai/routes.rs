@@ -2,6 +2,7 @@
 //!
 //! Bodies are not read here.
 
+use crate::Refusal;
 use crate::api::Operation;
 use crate::api::route::{RequestPath, RouteTarget, decoded};
 
@@ -17,10 +18,23 @@ pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
         ("POST", "completions") => RouteTarget::Call(Operation::Completions, None),
         ("POST", "embeddings") => RouteTarget::Call(Operation::Embeddings, None),
         ("GET", "models") => RouteTarget::Models,
+        ("GET", "realtime") => realtime(request.query),
         ("GET", _) => match rest.strip_prefix("models/") {
             Some(id) if !id.is_empty() => RouteTarget::Model(decoded(id)),
             _ => RouteTarget::Unknown,
         },
         _ => RouteTarget::Unknown,
     })
+}
+
+/// The WebSocket of the realtime API, whose model stands in the query.
+fn realtime(query: &str) -> RouteTarget<'_> {
+    let mut members = query.split('&').filter_map(|member| member.split_once('='));
+    match members.find(|(name, value)| *name == "model" && !value.is_empty()) {
+        Some((_, model)) => RouteTarget::Call(Operation::WebSocket, Some(decoded(model))),
+        None => RouteTarget::Refused(Refusal::BadRequest {
+            pointer: String::new(),
+            message: "the query names no model: `/v1/realtime?model=…`".into(),
+        }),
+    }
 }

@@ -135,8 +135,10 @@ fn routes() -> BTreeSet<(String, String)> {
         add(&method, format!("{ACCOUNT}/ai/models/{rest}"));
     }
     // Not an arm: a prefix.
-    add("POST", "/ai/run/{model}".to_owned());
-    add("POST", format!("{ACCOUNT}/ai/run/{{model}}"));
+    for method in ["POST", "GET"] {
+        add(method, "/ai/run/{model}".to_owned());
+        add(method, format!("{ACCOUNT}/ai/run/{{model}}"));
+    }
     for (method, pattern) in arms(include_str!("../replicate/routes.rs")) {
         let path = match pattern {
             ArmPattern::Segments(segments) => format!("/v1/{}", segments.join("/")),

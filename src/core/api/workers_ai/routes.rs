@@ -27,8 +27,13 @@ pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
 }
 
 fn run<'a>(request: &RequestPath<'a>, model: &'a str) -> RouteTarget<'a> {
-    if request.method != "POST" || model.is_empty() {
+    if model.is_empty() {
         return RouteTarget::Unknown;
+    }
+    match request.method {
+        "POST" => {}
+        "GET" => return RouteTarget::Call(Operation::WebSocket, Some(decoded(model))),
+        _ => return RouteTarget::Unknown,
     }
     if request.query.contains("queueRequest=true") {
         return RouteTarget::Refused(Refusal::BadRequest {
