@@ -39,10 +39,11 @@ pub fn prepare(
     share: &mut BodyShare,
     check: BodyCheck<'_>,
 ) -> Result<(PreparedRequest, Option<TaskSession>), ModelError> {
-    if call.tensors.is_some() {
+    let passes = passes_task(&call);
+    if passes {
         check_passes(model, &call).map_err(ModelError::Unfit)?;
     }
-    if !model.task.is_active() || call.tensors.is_some() {
+    if !model.task.is_active() || passes {
         let prepared = PreparedRequest {
             call,
             path: None,
@@ -84,17 +85,28 @@ pub fn prepare(
     Ok((prepared, task))
 }
 
-/// Refuses a client's own tensors where the operator has named who reads or sets members of the input.
+/// Returns whether a request passes by the model's task, which knows the input of `/ai/run` and chats: a client's own
+/// tensors, and APIs whose bodies pass.
+pub fn passes_task(call: &Call) -> bool {
+    call.tensors.is_some() || call.passed_api().is_some()
+}
+
+/// Refuses a request that passes by the task where the operator has named who reads or sets members of the input.
 fn check_passes(model: &ModelRuntime, call: &Call) -> Result<(), Refusal> {
+    let takes_parameters = call.tensors.is_none();
     let reader = match &model.spec {
         spec if spec.plugins.task.is_some() => "task plugin",
-        spec if !spec.parameters.is_empty() => "parameters",
+        spec if !spec.parameters.is_empty() && !takes_parameters => "parameters",
         _ => return Ok(()),
+    };
+    let what = match call.passed_api() {
+        Some(api) => format!("requests for {}", api.path()),
+        None => "tensors".to_owned(),
     };
     Err(Refusal::BadRequest {
         pointer: String::new(),
         message: format!(
-            "model `{0}` takes no tensors because of its {reader}: POST to /ai/run/{0}",
+            "model `{0}` takes no {what} because of its {reader}: POST to /ai/run/{0}",
             call.model
         ),
     })

@@ -19,6 +19,7 @@ pub(super) static COG: Backend = Backend {
     tasks: &Task::ALL,
     payload: Payload::Task,
     paths: &["PUT /predictions/{id}"],
+    passed: &[],
     accepts,
     encode,
     response_decoder: |call, task| PredictionResult::decoder(is_streamed(call, task), task),
@@ -35,7 +36,7 @@ fn accepts(call: &Call, _task: Task) -> Result<(), Refusal> {
     match call.operation {
         Operation::Run => Ok(()),
         Operation::Infer => Err(wrong_model(call, NO_TENSORS)),
-        Operation::Chat | Operation::Completions | Operation::Embeddings => {
+        Operation::Chat | Operation::Completions | Operation::Embeddings | Operation::Passed(_) => {
             let path = format!("/ai/run/{}", call.model);
             Err(wrong_model(
                 call,

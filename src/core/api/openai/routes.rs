@@ -3,6 +3,7 @@
 //! Bodies are not read here.
 
 use crate::api::Operation;
+use crate::api::passed::PassedApi;
 use crate::api::route::{RequestPath, RouteTarget, decoded};
 
 /// Returns the target of a path of this dialect.
@@ -16,6 +17,12 @@ pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
         ("POST", "chat/completions") => RouteTarget::Call(Operation::Chat, None),
         ("POST", "completions") => RouteTarget::Call(Operation::Completions, None),
         ("POST", "embeddings") => RouteTarget::Call(Operation::Embeddings, None),
+        ("POST", "images/generations") => passed(PassedApi::Images),
+        ("POST", "audio/speech") => passed(PassedApi::Speech),
+        ("POST", "audio/transcriptions") => passed(PassedApi::Transcriptions),
+        ("POST", "audio/translations") => passed(PassedApi::Translations),
+        ("POST", "responses") => passed(PassedApi::Responses),
+        ("POST", "rerank") => passed(PassedApi::Rerank),
         ("GET", "models") => RouteTarget::Models,
         ("GET", _) => match rest.strip_prefix("models/") {
             Some(id) if !id.is_empty() => RouteTarget::Model(decoded(id)),
@@ -23,4 +30,8 @@ pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
         },
         _ => RouteTarget::Unknown,
     })
+}
+
+fn passed<'a>(api: PassedApi) -> RouteTarget<'a> {
+    RouteTarget::Call(Operation::Passed(api), None)
 }
