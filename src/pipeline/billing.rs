@@ -257,7 +257,7 @@ impl RequestBilling {
             ..ReportedUsage::from_answer(transformer)
         };
         self.is_recorded = true;
-        self.usage = Some(usage.to_billable(rules, Vec::new()));
+        self.usage = Some(usage.to_billable(rules, &self.input, Vec::new()));
     }
 
     /// Holds what the recorded usage costs by the built-in formula; returns it, neurons.

@@ -15,6 +15,7 @@ use super::context::RequestContext;
 use super::downstream::Downstream;
 use super::error::RequestError;
 use super::fallback::ModelFallback;
+use super::task::passes_task;
 use crate::state::{LARGE_BYTES, Shared};
 
 /// Place of the check of a body by the model's task.
@@ -42,8 +43,7 @@ pub async fn begin<'a>(
     };
     let model = fallback.model();
     let is_large = call.body.len() >= LARGE_BYTES;
-    // The model's task has no part in a client's own tensors.
-    let is_checked = model.task.is_active() && call.tensors.is_none();
+    let is_checked = model.task.is_active() && !passes_task(call);
     if !is_checked || !(is_large || model.task.is_heavy()) {
         return Ok(BodyCheck::OnWorker);
     }

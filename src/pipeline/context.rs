@@ -98,6 +98,8 @@ pub struct RequestContext {
     span_identity: Option<Box<SpanIdentity>>,
     /// Text is completed, not a conversation.
     is_completion: bool,
+    /// Bodies pass: the stream is no chat's.
+    is_passed: bool,
     /// Facts that no step reads.
     facts: EventFacts,
     /// The event is built: changes from then on are not recorded.
@@ -164,6 +166,7 @@ impl RequestContext {
             trace: TraceBuilder::new(arrival_us),
             span_identity: None,
             is_completion: false,
+            is_passed: false,
             facts: EventFacts::default(),
             is_ended: false,
             shared: Arc::clone(shared),

@@ -39,11 +39,11 @@ pub fn prepare(
     share: &mut BodyShare,
     check: BodyCheck<'_>,
 ) -> Result<(PreparedRequest, Option<TaskSession>), ModelError> {
-    let is_unread = call.tensors.is_some() || call.operation == Operation::WebSocket;
-    if is_unread {
+    let passes = passes_task(&call);
+    if passes {
         check_passes(model, &call).map_err(ModelError::Unfit)?;
     }
-    if !model.task.is_active() || is_unread {
+    if !model.task.is_active() || passes {
         let prepared = PreparedRequest {
             call,
             path: None,
@@ -85,16 +85,25 @@ pub fn prepare(
     Ok((prepared, task))
 }
 
-/// Refuses a client's own tensors and messages where the operator has named who reads or sets members of the input.
+/// Returns whether a request passes by the model's task, which knows the input of `/ai/run` and chats: a client's own
+/// tensors and messages, and APIs whose bodies pass.
+pub fn passes_task(call: &Call) -> bool {
+    let is_unread = call.tensors.is_some() || call.operation == Operation::WebSocket;
+    is_unread || call.passed_api().is_some()
+}
+
+/// Refuses a request that passes by the task where the operator has named who reads or sets members of the input.
 fn check_passes(model: &ModelRuntime, call: &Call) -> Result<(), Refusal> {
+    let takes_parameters = call.passed_api().is_some();
     let reader = match &model.spec {
         spec if spec.plugins.task.is_some() => "task plugin",
-        spec if !spec.parameters.is_empty() => "parameters",
+        spec if !spec.parameters.is_empty() && !takes_parameters => "parameters",
         _ => return Ok(()),
     };
-    let what = match call.operation {
-        Operation::WebSocket => "WebSocket",
-        _ => "tensors",
+    let what = match (call.operation, call.passed_api()) {
+        (Operation::WebSocket, _) => "WebSocket".to_owned(),
+        (_, Some(api)) => format!("requests for {}", api.path()),
+        (_, None) => "tensors".to_owned(),
     };
     Err(Refusal::BadRequest {
         pointer: String::new(),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use http::header::HeaderValue;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep_until};
 
@@ -26,6 +27,21 @@ pub(super) enum SimulatorBody {
     Whole(Bytes),
     Events(Box<PacedEvents>),
     Torn(TruncatedBody),
+}
+
+/// A whole response.
+pub(super) struct TaskOutput {
+    pub(super) content_type: HeaderValue,
+    pub(super) body: Bytes,
+    pub(super) tokens: u32,
+    /// Bytes of JSON before tensors in binary.
+    pub(super) json_bytes: Option<usize>,
+}
+
+/// An answer before its time.
+pub(super) enum SimulatedAnswer {
+    Whole(TaskOutput),
+    Events(EventScript),
 }
 
 /// The words of a stream: how each event is written.

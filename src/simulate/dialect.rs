@@ -1,7 +1,8 @@
 //! Differences between the servers it plays: routes, and the form of a refusal. The answers
-//! themselves are in `openai`, `tgi`, `tei`, `llama_server`, `triton`, `cog` and `task`.
+//! themselves are in `openai`, `passed`, `tgi`, `tei`, `llama_server`, `triton`, `cog` and `task`.
 
 use http::Method;
+use infergate_core::api::passed::PassedApi;
 use serde_json::{Value, json};
 
 use super::config::Dialect;
@@ -22,6 +23,8 @@ pub(super) enum Operation {
     Embed,
     /// A task's payload, on any path.
     Run,
+    /// An OpenAI API beside chat, completions and embeddings.
+    Passed(PassedApi),
     /// Triton's tensors.
     Infer,
     /// Triton's text generation.
@@ -80,6 +83,9 @@ pub(super) fn route<'a>(
     if *method != Method::POST {
         return None;
     }
+    if let Some(api) = passed_api(dialect, path) {
+        return Some(SimulatorRoute::Work(Operation::Passed(api)));
+    }
     let operation = match (dialect, path) {
         (Openai | Tgi | LlamaServer, "/v1/chat/completions") => Operation::Chat,
         (Openai | Tgi | LlamaServer, "/v1/completions") => Operation::Completion,
@@ -101,6 +107,20 @@ pub(super) fn route<'a>(
         _ => return None,
     };
     Some(SimulatorRoute::Work(operation))
+}
+
+/// The API of a path beside chat, completions and embeddings.
+fn passed_api(dialect: Dialect, path: &str) -> Option<PassedApi> {
+    let has = |api: PassedApi| match dialect {
+        Dialect::Openai | Dialect::Http => true,
+        Dialect::LlamaServer => matches!(api, PassedApi::Responses | PassedApi::Rerank),
+        _ => false,
+    };
+    if dialect == Dialect::Tei && path == "/rerank" {
+        return Some(PassedApi::Rerank);
+    }
+    let mut all = PassedApi::ALL.iter().copied();
+    all.find(|api| api.path() == path && has(*api))
 }
 
 fn triton_route(method: &Method, path: &str) -> Option<SimulatorRoute<'static>> {

@@ -18,7 +18,9 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use tokio::time::{sleep, sleep_until};
 
-use super::body::{EventScript, PacedEvents, SimulatorBody, TruncatedBody};
+use super::body::{
+    EventScript, PacedEvents, SimulatedAnswer, SimulatorBody, TaskOutput, TruncatedBody,
+};
 use super::config::Dialect;
 use super::connection::{ConnectionCut, FaultableConnection};
 use super::control;
@@ -29,9 +31,8 @@ use super::openai::{self, Flavor, ResponseMembers, StreamStyle};
 use super::pace::TokenPace;
 use super::request::{self, EmbeddingRequest, SimulatorRequest, TextRequest};
 use super::state::SimulatorState;
-use super::task::TaskOutput;
 use super::text::{SimulatedText, TextLength, hash};
-use super::{cog, llama_server, sleep as asleep, task, tei, tensor, tgi, triton};
+use super::{cog, llama_server, passed, sleep as asleep, task, tei, tensor, tgi, triton};
 
 /// Largest request body: twice what the gateway takes by default, so that its limit shows first.
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
@@ -260,33 +261,13 @@ impl SimulatorState {
         let ordinal = self.ordinal.fetch_add(1, Relaxed);
         let jitter_seed = self.config.seed ^ hash(&ordinal.to_le_bytes());
         let pace = TokenPace::start(&self.config, fault == Some(Fault::Slow), jitter_seed);
-        let made = match ask {
-            SimulatorRequest::Text(ask) => {
-                let text = self.text(&ask);
-                let stream = ask.stream;
-                if stream {
-                    let script = self.script((operation, path), ask, text, ordinal);
-                    let events = PacedEvents::new(script, pace, slot, fault, wire);
-                    return Ok(self.with_billing_headers(respond_events(events)));
-                }
-                TaskOutput {
-                    content_type: JSON,
-                    body: self.whole((operation, path), &ask, &text, ordinal),
-                    tokens: text.tokens(),
-                    json_bytes: None,
-                }
+        let made = match self.make((operation, path), ask, ordinal) {
+            Ok(SimulatedAnswer::Whole(made)) => made,
+            Ok(SimulatedAnswer::Events(script)) => {
+                let events = PacedEvents::new(script, pace, slot, fault, wire);
+                return Ok(self.with_billing_headers(respond_events(events)));
             }
-            SimulatorRequest::Embedding(ask) => TaskOutput {
-                content_type: JSON,
-                body: self.embeddings(operation, &ask, ordinal),
-                tokens: 0,
-                json_bytes: None,
-            },
-            SimulatorRequest::Task(ask) => ask.answer(&self.config),
-            SimulatorRequest::Tensors(ask) => match ask.answer(&self.config) {
-                Ok(made) => made,
-                Err(problem) => return Ok(refuse(dialect, 400, &problem)),
-            },
+            Err(problem) => return Ok(refuse(dialect, 400, &problem)),
         };
         if let Some(due) = pace.due(made.tokens.saturating_sub(1)) {
             sleep_until(due).await;
@@ -298,6 +279,37 @@ impl SimulatorState {
         slot.finish(u64::from(made.tokens));
         let answer = respond_whole(made);
         Ok(self.with_billing_headers(answer))
+    }
+
+    /// The answer to request `ordinal`, before its time; the error says what is wrong with the request.
+    fn make(
+        &self,
+        (operation, path): (Operation, &str),
+        ask: SimulatorRequest,
+        ordinal: u64,
+    ) -> Result<SimulatedAnswer, String> {
+        let json = |body: Bytes, tokens: u32| TaskOutput {
+            content_type: JSON,
+            body,
+            tokens,
+            json_bytes: None,
+        };
+        let whole = match ask {
+            SimulatorRequest::Text(ask) => {
+                let text = self.text(&ask);
+                if ask.stream {
+                    let script = self.script((operation, path), ask, text, ordinal);
+                    return Ok(SimulatedAnswer::Events(script));
+                }
+                let body = self.whole((operation, path), &ask, &text, ordinal);
+                json(body, text.tokens())
+            }
+            SimulatorRequest::Embedding(ask) => json(self.embeddings(operation, &ask, ordinal), 0),
+            SimulatorRequest::Task(ask) => ask.answer(&self.config),
+            SimulatorRequest::Tensors(ask) => ask.answer(&self.config)?,
+            SimulatorRequest::Passed(ask) => return Ok(ask.answer(&self.config, ordinal)),
+        };
+        Ok(SimulatedAnswer::Whole(whole))
     }
 
     /// Takes the time of loading the weights of a request, where they are not loaded.
@@ -378,6 +390,12 @@ impl SimulatorState {
         let invalid = |problem: String| refuse(dialect, dialect::invalid_status(dialect), &problem);
         let read = match operation {
             Operation::Run => task::read(&self.config, parts, body),
+            Operation::Passed(api) => {
+                let kind = parts.headers.get(CONTENT_TYPE);
+                let kind = kind.and_then(|value| value.to_str().ok());
+                let read = passed::read(api, kind.unwrap_or_default(), body);
+                read.map(|(ask, fault)| (SimulatorRequest::Passed(ask), fault))
+            }
             Operation::Infer => {
                 let read = triton::read_infer(parts, body);
                 read.map(|(ask, fault)| (SimulatorRequest::Tensors(ask), fault))

@@ -25,6 +25,7 @@ mod llama_server;
 mod media;
 mod openai;
 mod pace;
+mod passed;
 mod request;
 mod server;
 mod sleep;

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::dialect::Operation;
+use super::passed::PassedRequest;
 use super::task::TaskRequest;
 use super::tensor::InferRequest;
 
@@ -43,6 +44,7 @@ pub(super) enum SimulatorRequest {
     Embedding(EmbeddingRequest),
     Task(TaskRequest),
     Tensors(InferRequest),
+    Passed(PassedRequest),
 }
 
 impl SimulatorRequest {
@@ -52,6 +54,7 @@ impl SimulatorRequest {
             SimulatorRequest::Embedding(ask) => ask.model.as_deref(),
             SimulatorRequest::Task(ask) => ask.weights(),
             SimulatorRequest::Tensors(_) => None,
+            SimulatorRequest::Passed(ask) => ask.model(),
         }
     }
 }
@@ -147,6 +150,7 @@ pub(super) fn read(
             SimulatorRequest::Text(ask)
         }
         Operation::Infer => return Err("tensors are read by their dialect".into()),
+        Operation::Passed(_) => return Err("read by the API itself".into()),
     };
     Ok((ask, fault))
 }

@@ -13,7 +13,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use serde_json::{Value, json};
 
-use super::body::{EventScript, EventTail};
+use super::body::{EventScript, EventTail, TaskOutput};
 use super::config::{Config, StreamUsage, Task};
 use super::dialect::Operation;
 use super::embedding::{base64_of, vector};
@@ -40,15 +40,6 @@ pub(super) struct TaskRequest {
     content_type: HeaderValue,
     /// Media as JSON.
     in_json: bool,
-}
-
-/// A whole response.
-pub(super) struct TaskOutput {
-    pub(super) content_type: HeaderValue,
-    pub(super) body: Bytes,
-    pub(super) tokens: u32,
-    /// Bytes of JSON before tensors in binary.
-    pub(super) json_bytes: Option<usize>,
 }
 
 /// Reads the work a payload asks for and the fault it carries; the error says what is wrong with

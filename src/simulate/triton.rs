@@ -11,10 +11,10 @@ use http::request::Parts;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::body::{EventScript, EventTail};
+use super::body::{EventScript, EventTail, TaskOutput};
 use super::config::{Config, Task};
 use super::stats::StatsSnapshot;
-use super::task::{TaskOutput, TaskRequest, guess};
+use super::task::{TaskRequest, guess};
 use super::tensor::{InferRequest, Tensor, named, read_binary};
 use super::text::SimulatedText;
 

@@ -70,6 +70,7 @@ mod nvml;
 mod openai;
 mod operator_commands;
 mod otlp;
+mod passed;
 mod peers;
 mod plugin_capture;
 mod plugin_cli;

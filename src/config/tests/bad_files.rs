@@ -341,7 +341,7 @@ put "http://127.0.0.1:9001" => "http://h:1", health: { interval_secs: 0 }
 put "http://127.0.0.1:9001" => "http://h:1", backend_model: ""
   line 8: models[0].endpoints[0].backend_model: must not be empty
 put backend: openai => backend: tei
-  line 7: models[0].backend: `tei` serves text-embeddings only
+  line 7: models[0].backend: `tei` serves text-embeddings and text-classification only
 put text-generation⏎    backend: openai => text-embeddings⏎    backend: tgi
   line 7: models[0].backend: `tgi` serves text-generation only
 "#,
@@ -743,10 +743,10 @@ put task: text-generation => metrics: { output_tokens: total }⏎    task: text-
   line 6: models[0].metrics.output_tokens: expected one of cumulative, incremental
 add accounts: [{ id: a, neurons_per_day: -1 }]
   line 9: accounts[0].neurons_per_day: too small
-put task: text-generation => task: text-to-image
-  line 7: models[0].backend: backend `openai` serves text-generation and text-embeddings only, and the task is text-to-image: use triton or cog or http
+put task: text-generation => task: object-detection
+  line 7: models[0].backend: backend `openai` serves text-generation and text-embeddings and text-to-image and text-to-speech and automatic-speech-recognition and text-classification only, and the task is object-detection: use triton or cog or http
 put text-generation⏎    backend: openai => translation⏎    backend: tei
-  line 7: models[0].backend: backend `tei` serves text-embeddings only, and the task is translation: use triton or cog or http
+  line 7: models[0].backend: backend `tei` serves text-embeddings and text-classification only, and the task is translation: use triton or cog or http
 "#,
     );
 }

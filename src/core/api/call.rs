@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
+use super::passed_api::PassedApi;
 use super::tensor_request::TensorRequest;
 
 /// API that the client speaks: decides the shape of responses and errors. Names, paths and shapes are in
@@ -44,6 +45,8 @@ pub enum Operation {
     Infer,
     /// A WebSocket: no body, and messages in both directions for as long as it is open.
     WebSocket,
+    /// An OpenAI API whose bodies pass.
+    Passed(PassedApi),
 }
 
 /// Replacement of a range of the body.
@@ -84,7 +87,7 @@ pub struct Call {
     pub client_id: Option<String>,
     /// `options.rejectIfBusy`: fail fast instead of waiting.
     pub reject_if_busy: bool,
-    /// Content type of a body that is not JSON: the image or the sound itself.
+    /// Content type of a body that is not JSON: the image or the sound itself, or a form.
     pub content_type: Option<Arc<str>>,
     /// Parts of an inference request of tensors.
     pub tensors: Option<Box<TensorRequest>>,
@@ -109,6 +112,14 @@ impl Call {
     /// Returns the name of the model as JSON, as in the body; none where the path names it.
     pub fn model_in_body(&self) -> Option<Bytes> {
         Some(self.body.slice(self.model_value.clone()?))
+    }
+
+    /// Returns the API, where the bodies of the request pass.
+    pub fn passed_api(&self) -> Option<PassedApi> {
+        match self.operation {
+            Operation::Passed(api) => Some(api),
+            _ => None,
+        }
     }
 
     /// Creates a `run` whose body is not JSON: an image, a sound, anything. Members that only a JSON body
@@ -193,7 +204,11 @@ impl Call {
     /// a stream, usage requested. Copies at most once, and not at all when nothing differs.
     pub fn openai_body(&self, backend_model: &str) -> Bytes {
         let mut edits = self.strip_edits.clone();
-        let quoted = serde_json::to_vec(backend_model).unwrap_or_default();
+        // In a form a value has no quotes.
+        let quoted = match &self.content_type {
+            Some(_) => backend_model.into(),
+            None => serde_json::to_vec(backend_model).unwrap_or_default(),
+        };
         match &self.model_value {
             Some(range) if self.body[range.clone()] == quoted[..] => {}
             Some(range) => edits.push(RangeEdit {
@@ -203,7 +218,8 @@ impl Call {
             // Only a body that was changed on its way lacks it.
             None => edits.push(self.insert(&[br#""model":"#, &quoted[..]].concat())),
         }
-        if self.stream && (!self.usage_requested || self.continuous_usage) {
+        let has_options = !matches!(self.operation, Operation::Passed(_));
+        if self.stream && has_options && (!self.usage_requested || self.continuous_usage) {
             edits.push(self.usage_edit());
         }
         self.edited(edits)

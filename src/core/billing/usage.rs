@@ -119,8 +119,12 @@ struct OpenAiCounts {
 /// Counts of an object in any form.
 fn openai_counts(json: &[u8]) -> Option<OpenAiCounts> {
     let report: OpenAiUsage<'_> = serde_json::from_slice(json).ok()?;
-    let prompt = details(report.prompt_tokens_details);
-    let completion = details(report.completion_tokens_details);
+    let prompt = details(report.prompt_tokens_details.or(report.input_tokens_details));
+    let completion = details(
+        report
+            .completion_tokens_details
+            .or(report.output_tokens_details),
+    );
     Some(OpenAiCounts {
         prompt: count(report.prompt_tokens),
         completion: count(report.completion_tokens),
@@ -146,6 +150,10 @@ struct OpenAiUsage<'a> {
     prompt_tokens_details: Option<&'a RawValue>,
     #[serde(borrow)]
     completion_tokens_details: Option<&'a RawValue>,
+    #[serde(borrow)]
+    input_tokens_details: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output_tokens_details: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -224,6 +232,9 @@ mod tests {
         };
         let json = r#"{"prompt_tokens":7,"completion_tokens":5,"total_tokens":12,"prompt_tokens_details":{"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":2}}"#;
         assert_eq!(openai(json), Some(detailed));
+        let responses = r#"{"input_tokens":7,"output_tokens":5,"input_tokens_details":{"cached_tokens":4},"output_tokens_details":{"reasoning_tokens":2}}"#;
+        assert_eq!(openai(responses), Some(detailed));
+        assert_eq!(openai(&responses.replace(":7", ":7.0")), Some(detailed));
         assert_eq!(detailed.to_openai(), json);
         let embeddings = Usage {
             output_tokens: 0,

@@ -172,6 +172,7 @@ impl ModelRequest {
         let is_plain = match &self.prepared.call.tensors {
             // The version is the client's word.
             Some(tensors) => tensors.version.is_some(),
+            None if self.prepared.call.passed_api().is_some() => false,
             None => model.backend.uses_task_path() || spec.task == Task::DumbPipe,
         };
         match is_plain || self.prepared.path.is_some() {

@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use infergate_core::api::Call;
+use infergate_core::api::passed::{PassedApi, PassedMetrics, response_texts};
 use infergate_core::billing::{MetricSource, Metrics, Usage, estimate};
 use infergate_core::model::{ModelSpec, Payload, Tariff, Trust};
 
@@ -97,8 +98,13 @@ impl ReportedUsage {
     }
 
     /// Tokens are all there is, the server has reported them, and no tariff prices them.
-    pub(super) fn is_plain(&self, PricingRules { spec, tariff }: PricingRules<'_>) -> bool {
+    pub(super) fn is_plain(
+        &self,
+        PricingRules { spec, tariff }: PricingRules<'_>,
+        input: &EstimateInput,
+    ) -> bool {
         tariff.is_none()
+            && input.is_of_tokens()
             && spec.metrics_trust == Trust::Trust
             && self.is_metered()
             && self.reported.neurons.is_none()
@@ -107,7 +113,11 @@ impl ReportedUsage {
     }
 
     /// All reported figures, each with its source.
-    pub(super) fn metrics(&self, PricingRules { spec, tariff }: PricingRules<'_>) -> Metrics {
+    pub(super) fn metrics(
+        &self,
+        PricingRules { spec, tariff }: PricingRules<'_>,
+        input: &EstimateInput,
+    ) -> Metrics {
         let mut metrics = Metrics::default();
         if let (Some(neurons), Some(_)) = (self.reported.neurons, tariff) {
             metrics.report(NEURONS, neurons, MetricSource::Reported, &spec.metrics);
@@ -125,6 +135,9 @@ impl ReportedUsage {
             &spec.metrics,
         );
         metrics.merge(&self.task);
+        for (name, value) in input.known() {
+            metrics.report(name, *value, MetricSource::Derived, &spec.metrics);
+        }
         metrics
     }
 
@@ -150,14 +163,38 @@ impl ReportedUsage {
         } else if let Some(output) = output
             && usage.output_tokens == 0
         {
-            counted.extend(estimate(b"", output));
+            let texts = input
+                .is_response()
+                .then(|| response_texts(output))
+                .flatten();
+            counted.extend(estimate(b"", texts.as_deref().unwrap_or(output)));
         }
         let priced = |name: &str| {
             let tariff = rules.tariff;
             tariff.is_some_and(|tariff| tariff.coefficients.contains_key(name))
         };
-        counted.retain(|(name, _)| self.of_tokens || priced(name));
+        let of_tokens = self.of_tokens && input.is_of_tokens();
+        counted.retain(|(name, _)| of_tokens || priced(name));
+        counted.extend(input.guessed(self.complete));
         counted
+    }
+}
+
+impl ReportedUsage {
+    /// The gateway's own count of an API whose bodies pass, whatever its server has reported.
+    fn recounted(
+        &self,
+        rules: PricingRules<'_>,
+        input: &EstimateInput,
+        output: Option<&[u8]>,
+    ) -> Vec<(String, f64)> {
+        let unreported = ReportedUsage {
+            reported: ReportedMetrics::default(),
+            task: Metrics::default(),
+            unreported: self.generated,
+            ..*self
+        };
+        unreported.counted(rules, input, output)
     }
 }
 
@@ -165,17 +202,53 @@ impl ReportedUsage {
 #[derive(Default)]
 pub(super) struct EstimateInput {
     pub(super) body: Bytes,
-    /// Tokens by its size, of a body that is too large for more.
+    /// Tokens by its size, of a body that is too large for more, or has texts that no estimate knows.
     pub(super) tokens: Option<u64>,
+    /// Figures of an API whose bodies pass.
+    passed: Option<Box<PassedMetrics>>,
 }
 
 impl EstimateInput {
     pub(super) fn of(call: &Call) -> EstimateInput {
-        let is_large = call.body.len() > ESTIMATE_BYTES_MAX;
+        let passed = PassedMetrics::of(call);
+        let is_opaque = call.body.len() > ESTIMATE_BYTES_MAX || passed.is_some();
         EstimateInput {
-            body: call.body.clone(),
-            tokens: is_large.then(|| call.prompt_tokens()),
+            // A sound is of no more use here, and would stay in memory as long as the response takes.
+            body: match &passed {
+                Some(_) => Bytes::new(),
+                None => call.body.clone(),
+            },
+            tokens: is_opaque.then(|| call.prompt_tokens()),
+            passed,
         }
+    }
+
+    /// Tokens are what the request is about, as far as the API says.
+    pub(super) fn is_of_tokens(&self) -> bool {
+        self.passed
+            .as_ref()
+            .is_none_or(|passed| passed.api.is_of_tokens())
+    }
+
+    fn is_response(&self) -> bool {
+        let passed = self.passed.as_ref();
+        passed.is_some_and(|passed| passed.api == PassedApi::Responses)
+    }
+
+    /// Figures beside tokens that stand in the request.
+    fn known(&self) -> &[(&'static str, f64)] {
+        self.passed.as_ref().map_or(&[], |passed| &passed.known)
+    }
+
+    /// Figures beside tokens that are guessed at; those of the output only of an answer that is whole.
+    fn guessed(&self, is_complete: bool) -> Vec<(String, f64)> {
+        let Some(passed) = &self.passed else {
+            return Vec::new();
+        };
+        let images =
+            (is_complete && passed.images > 0).then(|| ("output_images", passed.images.into()));
+        let all = passed.estimated.iter().copied().chain(images);
+        all.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     pub(super) fn estimate(&self) -> Vec<(String, f64)> {
@@ -205,19 +278,22 @@ impl BillableUsage {
         input: &EstimateInput,
     ) -> Option<BillableUsage> {
         let reported = ReportedUsage::from_answer(transformer);
-        if reported.is_plain(rules) {
+        if reported.is_plain(rules, input) {
             return None;
         }
         let output = transformer.output();
         let estimated = match rules.spec.metrics_trust {
-            Trust::Trust if reported.is_metered() => Vec::new(),
+            Trust::Trust if reported.is_metered() => input.guessed(reported.complete),
             Trust::Trust => reported.counted(rules, input, output.as_deref()),
+            Trust::Estimate | Trust::Compare if input.passed.is_some() => {
+                reported.recounted(rules, input, output.as_deref())
+            }
             Trust::Estimate | Trust::Compare => {
                 let output = output.as_deref().unwrap_or_default();
                 model.billing.estimate(caller, &input.body, output)
             }
         };
-        Some(reported.to_billable(rules, estimated))
+        Some(reported.to_billable(rules, input, estimated))
     }
 
     /// The same without the answer: it has not begun, or its relay was dropped under way and its texts
@@ -227,12 +303,15 @@ impl BillableUsage {
         rules: PricingRules<'_>,
         input: &EstimateInput,
     ) -> Option<BillableUsage> {
-        if reported.is_plain(rules) {
+        if reported.is_plain(rules, input) {
             return None;
         }
         let estimated = match rules.spec.metrics_trust {
-            Trust::Trust if reported.is_metered() => Vec::new(),
+            Trust::Trust if reported.is_metered() => input.guessed(reported.complete),
             Trust::Trust => reported.counted(rules, input, None),
+            Trust::Estimate | Trust::Compare if input.passed.is_some() => {
+                reported.recounted(rules, input, None)
+            }
             Trust::Estimate | Trust::Compare => {
                 let mut counted = input.estimate();
                 if reported.generated > 0 {
@@ -241,7 +320,7 @@ impl BillableUsage {
                 counted
             }
         };
-        Some(reported.to_billable(rules, estimated))
+        Some(reported.to_billable(rules, input, estimated))
     }
 }
 
@@ -249,10 +328,11 @@ impl ReportedUsage {
     pub(super) fn to_billable(
         &self,
         rules: PricingRules<'_>,
+        input: &EstimateInput,
         estimated: Vec<(String, f64)>,
     ) -> BillableUsage {
         BillableUsage {
-            metrics: self.metrics(rules),
+            metrics: self.metrics(rules, input),
             estimated,
             neurons: self.reported.neurons,
         }

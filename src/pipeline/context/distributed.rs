@@ -51,11 +51,13 @@ impl RequestContext {
     /// Sets the operation, which names the request in traces.
     pub fn set_operation(&mut self, operation: Operation) {
         self.is_completion = matches!(operation, Operation::Completions);
+        self.is_passed = matches!(operation, Operation::Passed(_));
     }
 
     /// Returns whether a stream to the client is made of chunks of a chat completion.
     pub fn takes_chat_chunks(&self) -> bool {
-        self.dialect == ApiDialect::OpenAi && !self.is_completion && self.operation_name() == "chat"
+        let is_other = self.is_completion || self.is_passed;
+        self.dialect == ApiDialect::OpenAi && !is_other && self.operation_name() == "chat"
     }
 
     /// Present moment on the wall, seconds since 1970.

@@ -21,6 +21,7 @@ pub(super) static COG: Backend = Backend {
     tasks: &Task::ALL,
     payload: Payload::Task,
     paths: &["PUT /predictions/{id}"],
+    passed: &[],
     accepts,
     encode,
     response_decoder: |call, task| PredictionResult::decoder(is_streamed(call, task), task),
@@ -38,7 +39,7 @@ fn accepts(call: &Call, _task: Task) -> Result<(), Refusal> {
         Operation::Run => Ok(()),
         Operation::Infer => Err(wrong_model(call, NO_TENSORS)),
         Operation::WebSocket => Err(wrong_model(call, NO_WEBSOCKET)),
-        Operation::Chat | Operation::Completions | Operation::Embeddings => {
+        Operation::Chat | Operation::Completions | Operation::Embeddings | Operation::Passed(_) => {
             let path = format!("/ai/run/{}", call.model);
             Err(wrong_model(
                 call,

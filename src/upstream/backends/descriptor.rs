@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use infergate_core::Refusal;
+use infergate_core::api::passed::PassedApi;
 use infergate_core::api::{Call, Operation};
 use infergate_core::model::{BackendName, Payload, Task};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -102,6 +103,8 @@ pub struct Backend {
     pub payload: Payload,
     /// Paths it posts to where a task names none, for the reference.
     pub paths: &'static [&'static str],
+    /// OpenAI APIs whose bodies pass that such servers have.
+    pub passed: &'static [PassedApi],
     /// Checks that a model with this task can serve the call; a refusal says why not.
     pub accepts: fn(&Call, Task) -> Result<(), Refusal>,
     /// The call as this kind of server takes it, with the model's name there.
@@ -115,6 +118,7 @@ pub struct Backend {
 impl Backend {
     /// Checks that a model with this task can serve the call; a refusal says why not.
     pub fn accepts(&self, call: &Call, task: Task) -> Result<(), Refusal> {
+        self.check_passed(call, task)?;
         (self.accepts)(call, task)
     }
 
@@ -125,12 +129,33 @@ impl Backend {
         task: Task,
         backend_model: &str,
     ) -> Result<UpstreamRequest, Refusal> {
+        self.check_passed(call, task)?;
         (self.encode)(call, task, backend_model)
+    }
+
+    /// Checks that an API whose bodies pass is served by such servers, and by a model with this task.
+    fn check_passed(&self, call: &Call, task: Task) -> Result<(), Refusal> {
+        let Operation::Passed(api) = call.operation else {
+            return Ok(());
+        };
+        if task != api.task() {
+            return Err(wrong_model(call, api.lack()));
+        }
+        if !self.passed.contains(&api) {
+            let why = format!(
+                "runs on a server without {}: backend `{}`",
+                api.path(),
+                self.name
+            );
+            return Err(wrong_model(call, &why));
+        }
+        Ok(())
     }
 
     /// The transformer of the 2xx response to `call`.
     pub fn decoder(&self, call: &Call, task: Task) -> ResponseTransformer {
-        let is_token_based = self.payload == Payload::Protocol;
+        let is_of_tokens = call.passed_api().is_none_or(PassedApi::is_of_tokens);
+        let is_token_based = self.payload == Payload::Protocol && is_of_tokens;
         ResponseTransformer::new(call, (self.response_decoder)(call, task), is_token_based)
     }
 
@@ -177,6 +202,8 @@ pub(super) enum BackendOperation {
     RunGeneration,
     /// Workers AI text embeddings, converted.
     RunEmbeddings,
+    /// An OpenAI API whose bodies pass.
+    Passed(PassedApi),
 }
 
 impl BackendOperation {
@@ -195,6 +222,7 @@ impl BackendOperation {
             (Operation::Run, _) => Err(wrong_model(call, "cannot be run here")),
             (Operation::Infer, _) => Err(wrong_model(call, NO_TENSORS)),
             (Operation::WebSocket, _) => Err(wrong_model(call, NO_WEBSOCKET)),
+            (Operation::Passed(api), _) => Ok(BackendOperation::Passed(api)),
         }
     }
 
@@ -204,6 +232,7 @@ impl BackendOperation {
             BackendOperation::Chat | BackendOperation::RunGeneration => "/v1/chat/completions",
             BackendOperation::Completions => "/v1/completions",
             BackendOperation::Embeddings | BackendOperation::RunEmbeddings => "/v1/embeddings",
+            BackendOperation::Passed(api) => api.path(),
         }
     }
 
@@ -222,10 +251,15 @@ impl BackendOperation {
         UpstreamRequest {
             path: self.openai_path().into(),
             body: call.openai_body(backend_model),
-            content_type: None,
+            content_type: call.content_type.clone(),
             streams: self.streams(call),
         }
     }
+}
+
+/// Request of an API whose bodies pass, as every server has it.
+pub(super) fn pass(call: &Call, api: PassedApi, backend_model: &str) -> UpstreamRequest {
+    BackendOperation::Passed(api).pass(call, backend_model)
 }
 
 /// Reason why a server that is none of the Open Inference Protocol takes no tensors.

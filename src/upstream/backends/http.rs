@@ -2,16 +2,19 @@
 //!
 //! Tasks are not known here: the payload and its path are made before, and a JSON response is
 //! shaped by the task afterwards. Any other response (an image, a sound) is passed to the client
-//! unchanged. Such a server has no OpenAI paths. Its health route is `/health`, and a server that
+//! unchanged. Such a server has no OpenAI paths but those of APIs whose bodies pass. Its health route is `/health`, and a server that
 //! has none is well as long as it answers below 500.
 
 use infergate_core::Refusal;
+use infergate_core::api::passed::PassedApi;
 use infergate_core::api::{ApiDialect, Call, Operation};
 use infergate_core::model::{BackendName, Payload, Task};
 use infergate_core::task::backend_path;
 
-use super::descriptor::{Backend, NO_TENSORS, Probe, UpstreamRequest, path_segment, wrong_model};
-use crate::upstream::response::{Opaque, ResponseDecoder, TaskResult};
+use super::descriptor::{
+    Backend, NO_TENSORS, Probe, UpstreamRequest, pass, path_segment, wrong_model,
+};
+use crate::upstream::response::{Opaque, PassedAnswer, ResponseDecoder, TaskResult};
 
 /// The row of plain HTTP servers.
 pub(super) static HTTP: Backend = Backend {
@@ -20,6 +23,7 @@ pub(super) static HTTP: Backend = Backend {
     tasks: &Task::ALL,
     payload: Payload::Task,
     paths: &[],
+    passed: PassedApi::ALL,
     accepts,
     encode,
     response_decoder: decoder,
@@ -33,7 +37,7 @@ pub(super) static HTTP: Backend = Backend {
 
 fn accepts(call: &Call, _task: Task) -> Result<(), Refusal> {
     match call.operation {
-        Operation::Run | Operation::WebSocket => Ok(()),
+        Operation::Run | Operation::WebSocket | Operation::Passed(_) => Ok(()),
         Operation::Infer => Err(wrong_model(call, NO_TENSORS)),
         Operation::Chat | Operation::Completions | Operation::Embeddings => {
             Err(Refusal::BadRequest {
@@ -49,6 +53,9 @@ fn accepts(call: &Call, _task: Task) -> Result<(), Refusal> {
 
 fn encode(call: &Call, task: Task, backend_model: &str) -> Result<UpstreamRequest, Refusal> {
     accepts(call, task)?;
+    if let Operation::Passed(api) = call.operation {
+        return Ok(pass(call, api, backend_model));
+    }
     let is_realtime = call.operation == Operation::WebSocket && call.dialect == ApiDialect::OpenAi;
     Ok(UpstreamRequest {
         path: match is_realtime {
@@ -62,10 +69,10 @@ fn encode(call: &Call, task: Task, backend_model: &str) -> Result<UpstreamReques
 }
 
 fn decoder(call: &Call, task: Task) -> Box<dyn ResponseDecoder> {
-    match task {
+    match (call.operation, task) {
+        (Operation::Passed(api), _) => PassedAnswer::decoder(call, api),
         // An answer in place of a WebSocket passes as it is.
-        _ if call.operation == Operation::WebSocket => Opaque::decoder(),
-        Task::DumbPipe => Opaque::decoder(),
+        (Operation::WebSocket, _) | (_, Task::DumbPipe) => Opaque::decoder(),
         _ => TaskResult::decoder(),
     }
 }

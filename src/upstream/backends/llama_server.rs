@@ -4,6 +4,9 @@
 //! The native `/completion` path is not used. The server defers instead of refusing for load;
 //! permits keep its slots from piling up.
 
+use infergate_core::api::passed::PassedApi;
+use infergate_core::model::Task;
+
 use super::descriptor::{Backend, Probe, answers_200};
 use super::openai::{self, OPENAI};
 
@@ -11,6 +14,12 @@ use super::openai::{self, OPENAI};
 pub(super) static LLAMA_SERVER: Backend = Backend {
     name: "llama-server",
     about: "llama.cpp's `llama-server`",
+    tasks: &[
+        Task::TextGeneration,
+        Task::TextEmbeddings,
+        Task::TextClassification,
+    ],
+    passed: &[PassedApi::Responses, PassedApi::Rerank],
     encode: |call, task, model| {
         openai::encode(call, task, model, |name| match name {
             "repetition_penalty" => "repeat_penalty",

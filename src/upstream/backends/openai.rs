@@ -6,6 +6,7 @@
 
 use infergate_core::Refusal;
 use infergate_core::api::Call;
+use infergate_core::api::passed::PassedApi;
 use infergate_core::api::scan::MemberScanner;
 use infergate_core::api::workers_ai::{GenerationInput, TextEmbeddings, TextGeneration};
 use infergate_core::model::{Payload, Task};
@@ -14,16 +15,24 @@ use serde_json::value::RawValue;
 use super::descriptor::{Backend, BackendOperation, Probe, UpstreamRequest, accepts, answers_200};
 use super::json_object::{JsonObject, list, quoted};
 use crate::upstream::response::{
-    ConvertingDecoder, OPENAI_EMBEDDINGS, OPENAI_TEXT, Passthrough, ResponseDecoder,
+    ConvertingDecoder, OPENAI_EMBEDDINGS, OPENAI_TEXT, PassedAnswer, Passthrough, ResponseDecoder,
 };
 
 /// The row of servers with the OpenAI paths, and the base of similar backends.
 pub(super) const OPENAI: Backend = Backend {
     name: "openai",
     about: "Any server with the OpenAI paths",
-    tasks: &[Task::TextGeneration, Task::TextEmbeddings],
+    tasks: &[
+        Task::TextGeneration,
+        Task::TextEmbeddings,
+        Task::TextToImage,
+        Task::TextToSpeech,
+        Task::AutomaticSpeechRecognition,
+        Task::TextClassification,
+    ],
     payload: Payload::Protocol,
     paths: &["/v1/chat/completions", "/v1/completions", "/v1/embeddings"],
+    passed: PassedApi::ALL,
     accepts,
     encode: |call, task, model| encode(call, task, model, |name| name),
     response_decoder: decoder,
@@ -45,9 +54,10 @@ pub(super) fn encode(
 ) -> Result<UpstreamRequest, Refusal> {
     let operation = BackendOperation::from_call(call, task)?;
     match operation {
-        BackendOperation::Chat | BackendOperation::Completions | BackendOperation::Embeddings => {
-            Ok(operation.pass(call, backend_model))
-        }
+        BackendOperation::Chat
+        | BackendOperation::Completions
+        | BackendOperation::Embeddings
+        | BackendOperation::Passed(_) => Ok(operation.pass(call, backend_model)),
         BackendOperation::RunGeneration => {
             let generation = TextGeneration::parse(&call.body)?;
             Ok(encode_generation(call, &generation, backend_model, rename))
@@ -69,6 +79,7 @@ fn decoder(call: &Call, task: Task) -> Box<dyn ResponseDecoder> {
     match BackendOperation::from_call(call, task) {
         Ok(BackendOperation::RunGeneration) => ConvertingDecoder::decoder(call, &OPENAI_TEXT),
         Ok(BackendOperation::RunEmbeddings) => ConvertingDecoder::decoder(call, &OPENAI_EMBEDDINGS),
+        Ok(BackendOperation::Passed(api)) => PassedAnswer::decoder(call, api),
         _ => Passthrough::decoder(call),
     }
 }

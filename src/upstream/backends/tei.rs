@@ -1,4 +1,5 @@
-//! Text Embeddings Inference: `/embed` for the Workers AI dialect, `/v1/embeddings` passed through.
+//! Text Embeddings Inference: `/embed` for the Workers AI dialect, `/v1/embeddings` passed through, `/rerank`
+//! for `/v1/rerank`.
 //!
 //! Text is not generated. `/embed` returns bare vectors, and the tokens in a header. API:
 //! <https://huggingface.github.io/text-embeddings-inference/>.
@@ -6,6 +7,7 @@
 use bytes::BytesMut;
 use infergate_core::Refusal;
 use infergate_core::api::Call;
+use infergate_core::api::passed::{PassedApi, RerankRequest};
 use infergate_core::api::workers_ai::TextEmbeddings;
 use infergate_core::billing::Usage;
 use infergate_core::model::{Payload, Task};
@@ -16,17 +18,18 @@ use super::descriptor::{
 };
 use super::json_object::{JsonObject, list};
 use crate::upstream::response::{
-    ConvertingDecoder, FormatDecoder, Passthrough, ResponseDecoder, ResponseError, no_events,
-    write_rows,
+    ConvertingDecoder, FormatDecoder, Passthrough, RerankAnswer, ResponseDecoder, ResponseError,
+    no_events, write_rows,
 };
 
 /// The row of Text Embeddings Inference.
 pub(super) static TEI: Backend = Backend {
     name: "tei",
     about: "Text Embeddings Inference",
-    tasks: &[Task::TextEmbeddings],
+    tasks: &[Task::TextEmbeddings, Task::TextClassification],
     payload: Payload::Protocol,
-    paths: &["/v1/embeddings", "/embed"],
+    paths: &["/v1/embeddings", "/embed", "/rerank"],
+    passed: &[PassedApi::Rerank],
     accepts,
     encode,
     response_decoder: decoder,
@@ -43,6 +46,12 @@ fn encode(call: &Call, task: Task, backend_model: &str) -> Result<UpstreamReques
     match operation {
         BackendOperation::Embeddings => Ok(operation.pass(call, backend_model)),
         BackendOperation::RunEmbeddings => encode_embed(call),
+        BackendOperation::Passed(_) => Ok(UpstreamRequest {
+            path: "/rerank".into(),
+            body: RerankRequest::read(&call.body)?.to_tei().into(),
+            content_type: None,
+            streams: false,
+        }),
         BackendOperation::Chat
         | BackendOperation::Completions
         | BackendOperation::RunGeneration => Err(wrong_model(
@@ -55,6 +64,7 @@ fn encode(call: &Call, task: Task, backend_model: &str) -> Result<UpstreamReques
 fn decoder(call: &Call, task: Task) -> Box<dyn ResponseDecoder> {
     match BackendOperation::from_call(call, task) {
         Ok(BackendOperation::RunEmbeddings) => ConvertingDecoder::decoder(call, &READER),
+        Ok(BackendOperation::Passed(_)) => RerankAnswer::decoder(call),
         _ => Passthrough::decoder(call),
     }
 }

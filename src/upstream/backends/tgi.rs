@@ -38,6 +38,7 @@ pub(super) static TGI: Backend = Backend {
         "/generate",
         "/generate_stream",
     ],
+    passed: &[],
     accepts,
     encode,
     response_decoder: decoder,
@@ -52,7 +53,7 @@ pub(super) static TGI: Backend = Backend {
 fn encode(call: &Call, task: Task, backend_model: &str) -> Result<UpstreamRequest, Refusal> {
     let operation = BackendOperation::from_call(call, task)?;
     match operation {
-        BackendOperation::Chat | BackendOperation::Completions => {
+        BackendOperation::Chat | BackendOperation::Completions | BackendOperation::Passed(_) => {
             Ok(operation.pass(call, backend_model))
         }
         BackendOperation::Embeddings | BackendOperation::RunEmbeddings => Err(wrong_model(

@@ -24,6 +24,7 @@ pub(super) static TRITON: Backend = Backend {
         "/v2/models/{model}/generate",
         "/v2/models/{model}/generate_stream",
     ],
+    passed: &[],
     accepts,
     encode,
     response_decoder: decoder,
@@ -47,7 +48,10 @@ fn accepts(call: &Call, task: Task) -> Result<(), Refusal> {
             ))
         }
         (Operation::Run, _) => Ok(()),
-        (Operation::Chat | Operation::Completions | Operation::Embeddings, _) => {
+        (
+            Operation::Chat | Operation::Completions | Operation::Embeddings | Operation::Passed(_),
+            _,
+        ) => {
             let path = format!("/ai/run/{}", call.model);
             Err(wrong_model(
                 call,

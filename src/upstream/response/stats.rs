@@ -15,6 +15,8 @@ use super::reported_metrics::MetricModes;
 pub struct ResponseStats {
     /// Tokens that the backend has reported so far.
     pub(super) usage: Option<Usage>,
+    /// Figures beside tokens that the response tells, by the names of their metrics.
+    pub(super) measures: Vec<(&'static str, f64)>,
     /// Costs that the backend has reported in tensors so far.
     pub(super) costs: ReportedCosts,
     /// Bytes of JSON before the tensors of the client's answer.
@@ -47,6 +49,20 @@ impl ResponseStats {
             self.reported_at = self.text.tokens();
         }
         self.usage = self.modes.fold(self.usage, usage);
+    }
+
+    /// Takes a figure beside tokens, in place of an earlier one of the name. There are a few names.
+    pub(super) fn measure(&mut self, name: &'static str, value: f64) {
+        match self.measures.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) => *known = value,
+            None => self.measures.push((name, value)),
+        }
+    }
+
+    /// Returns the figure of this name.
+    pub(super) fn measured(&self, name: &str) -> Option<f64> {
+        let found = self.measures.iter().find(|(known, _)| *known == name)?;
+        Some(found.1)
     }
 
     /// An event speaks of this choice; those beyond 128 are never known to be finished.

@@ -67,7 +67,11 @@ impl ResponseTransformer {
         is_token_based: bool,
     ) -> ResponseTransformer {
         let mut stats = ResponseStats {
-            has_text: call.operation != Operation::Embeddings,
+            has_text: match call.operation {
+                Operation::Embeddings => false,
+                Operation::Passed(api) => api.has_text(),
+                _ => true,
+            },
             ..ResponseStats::default()
         };
         let translator = call.dialect.rules().translator(call);
@@ -383,6 +387,8 @@ impl ResponseTransformer {
         if !self.stats.costs.is_empty() {
             metrics.extend(other_costs(&self.stats.costs));
         }
+        let measures = self.stats.measures.iter();
+        metrics.extend(measures.map(|(name, value)| ((*name).to_owned(), *value)));
         ReportedMetrics {
             usage: self.usage(),
             neurons: self.neurons.or(price_in_costs(&self.stats.costs)),

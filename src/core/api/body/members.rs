@@ -194,7 +194,7 @@ impl<'a> BodyMembers<'a> {
     }
 
     /// Returns the range of the value of `key`; of several the last, as JSON readers have it.
-    pub(super) fn last(&self, key: &str) -> Option<Range<usize>> {
+    pub(in crate::api) fn last(&self, key: &str) -> Option<Range<usize>> {
         let found = self
             .list
             .iter()

@@ -4,10 +4,10 @@
 
 use super::{error, routes};
 use crate::Refusal;
-use crate::api::body;
-use crate::api::call::{ApiDialect, Call};
+use crate::api::call::{ApiDialect, Call, Operation};
 use crate::api::dialect::{ApiError, Dialect, RequestBody};
 use crate::api::route::{RequestPath, RouteTarget};
+use crate::api::{body, passed};
 
 /// The OpenAI dialect.
 pub(in crate::api) struct OpenAi;
@@ -27,9 +27,15 @@ impl Dialect for OpenAi {
 
     fn parse(&self, request: RequestBody<'_>) -> Result<Call, Refusal> {
         let RequestBody {
-            operation, body, ..
+            operation,
+            content_type,
+            body,
+            ..
         } = request;
-        body::parse(ApiDialect::OpenAi, operation, None, body)
+        match operation {
+            Operation::Passed(api) => passed::parse(api, content_type, body),
+            _ => body::parse(ApiDialect::OpenAi, operation, None, body),
+        }
     }
 
     fn error_body(&self, error: &ApiError<'_>) -> Vec<u8> {

@@ -4,6 +4,7 @@
 
 use crate::Refusal;
 use crate::api::Operation;
+use crate::api::passed::PassedApi;
 use crate::api::route::{RequestPath, RouteTarget, decoded};
 
 /// Returns the target of a path of this dialect.
@@ -17,6 +18,12 @@ pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
         ("POST", "chat/completions") => RouteTarget::Call(Operation::Chat, None),
         ("POST", "completions") => RouteTarget::Call(Operation::Completions, None),
         ("POST", "embeddings") => RouteTarget::Call(Operation::Embeddings, None),
+        ("POST", "images/generations") => passed(PassedApi::Images),
+        ("POST", "audio/speech") => passed(PassedApi::Speech),
+        ("POST", "audio/transcriptions") => passed(PassedApi::Transcriptions),
+        ("POST", "audio/translations") => passed(PassedApi::Translations),
+        ("POST", "responses") => passed(PassedApi::Responses),
+        ("POST", "rerank") => passed(PassedApi::Rerank),
         ("GET", "models") => RouteTarget::Models,
         ("GET", "realtime") => realtime(request.query),
         ("GET", _) => match rest.strip_prefix("models/") {
@@ -37,4 +44,8 @@ fn realtime(query: &str) -> RouteTarget<'_> {
             message: "the query names no model: `/v1/realtime?model=…`".into(),
         }),
     }
+}
+
+fn passed<'a>(api: PassedApi) -> RouteTarget<'a> {
+    RouteTarget::Call(Operation::Passed(api), None)
 }

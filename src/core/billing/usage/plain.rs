@@ -57,8 +57,12 @@ impl KnownMember {
             (Scope::Usage, b"completion_tokens") => KnownMember::Completion,
             (Scope::Usage, b"input_tokens") => KnownMember::Input,
             (Scope::Usage, b"output_tokens") => KnownMember::Output,
-            (Scope::Usage, b"prompt_tokens_details") => KnownMember::PromptDetails,
-            (Scope::Usage, b"completion_tokens_details") => KnownMember::CompletionDetails,
+            (Scope::Usage, b"prompt_tokens_details" | b"input_tokens_details") => {
+                KnownMember::PromptDetails
+            }
+            (Scope::Usage, b"completion_tokens_details" | b"output_tokens_details") => {
+                KnownMember::CompletionDetails
+            }
             (Scope::PromptDetails, b"cached_tokens") => KnownMember::Cached,
             (Scope::CompletionDetails, b"reasoning_tokens") => KnownMember::Reasoning,
             _ => return None,

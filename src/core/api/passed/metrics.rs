@@ -1,0 +1,133 @@
+//! Figures that a request of these APIs may be billed by, known before its response: steps and tiles of images,
+//! characters to speak, seconds of sound.
+//!
+//! Not what the server reports, which goes before. A figure that is read in the request is exact; one that is
+//! guessed at is marked.
+
+use serde::Deserialize;
+
+use super::{PassedApi, string};
+use crate::api::body::BodyMembers;
+use crate::api::{Call, Operation, wav};
+
+/// Bytes of a second of sound in a file without a header that is known: MP3 and Opus as they are used for speech,
+/// 64 kbit a second.
+pub const SOUND_BYTES_PER_SEC: f64 = 8_000.0;
+
+/// Pixels along the side of a tile, as image models are priced.
+const TILE: u32 = 512;
+/// No image has a longer side, in pixels.
+const SIDE_MAX: u32 = 65_536;
+
+/// Figures of one request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PassedMetrics {
+    /// The API.
+    pub api: PassedApi,
+    /// Figures that stand in the request.
+    pub known: Vec<(&'static str, f64)>,
+    /// Figures that are estimated from its size.
+    pub estimated: Vec<(&'static str, f64)>,
+    /// Images that were asked for, where the response does not tell how many there are.
+    pub images: u32,
+}
+
+impl PassedMetrics {
+    /// Counts what `call` asks for; none where it is of another API. Costs a comparison there.
+    pub fn of(call: &Call) -> Option<Box<PassedMetrics>> {
+        let Operation::Passed(api) = call.operation else {
+            return None;
+        };
+        let mut metrics = PassedMetrics {
+            api,
+            known: Vec::new(),
+            estimated: Vec::new(),
+            images: 0,
+        };
+        match api {
+            PassedApi::Images => metrics.count_images(call),
+            PassedApi::Speech => metrics.count_characters(call, "input"),
+            PassedApi::Transcriptions | PassedApi::Translations => metrics.count_sound(call),
+            PassedApi::Responses | PassedApi::Rerank => {}
+        }
+        Some(Box::new(metrics))
+    }
+
+    fn count_images(&mut self, call: &Call) {
+        self.images = call.choices;
+        self.count_characters(call, "prompt");
+        let Ok(members) = BodyMembers::read(&call.body) else {
+            return;
+        };
+        let value = |name: &str| members.last(name).map(|range| &call.body[range]);
+        let number = |name: &str| std::str::from_utf8(value(name)?).ok()?.parse::<u32>().ok();
+        let steps = ["num_inference_steps", "num_steps", "steps"];
+        let images = f64::from(call.choices);
+        if let Some(steps) = steps.into_iter().find_map(number) {
+            self.known.push(("image_steps", f64::from(steps) * images));
+        }
+        let size = value("size").and_then(string).and_then(|size| tiles(&size));
+        if let Some(tiles) = size {
+            self.known.push(("image_tiles", tiles * images));
+        }
+    }
+
+    fn count_characters(&mut self, call: &Call, name: &str) {
+        let Ok(members) = BodyMembers::read(&call.body) else {
+            return;
+        };
+        let text = members
+            .last(name)
+            .and_then(|range| string(&call.body[range]));
+        if let Some(text) = text {
+            let characters = text.chars().count() as f64;
+            self.known.push(("input_characters", characters));
+        }
+    }
+
+    fn count_sound(&mut self, call: &Call) {
+        let Some(file) = call.files.first() else {
+            return;
+        };
+        let file = &call.body[file.clone()];
+        self.known.push(("audio_bytes", file.len() as f64));
+        match wav::seconds(file) {
+            Some(seconds) => self.known.push(("audio_seconds", seconds)),
+            None => {
+                let seconds = file.len() as f64 / SOUND_BYTES_PER_SEC;
+                self.estimated.push(("audio_seconds", seconds));
+            }
+        }
+    }
+}
+
+/// Returns the generated texts of a whole answer of `/v1/responses`, as a JSON list; none where it is of another form.
+pub fn response_texts(answer: &[u8]) -> Option<Vec<u8>> {
+    #[derive(Deserialize)]
+    struct Answer {
+        output: Vec<Item>,
+    }
+    #[derive(Deserialize)]
+    struct Item {
+        content: Option<Vec<TextPart>>,
+        arguments: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct TextPart {
+        text: Option<String>,
+    }
+    let answer: Answer = serde_json::from_slice(answer).ok()?;
+    let mut texts: Vec<String> = Vec::new();
+    for item in answer.output {
+        let parts = item.content.into_iter().flatten();
+        texts.extend(parts.filter_map(|part| part.text).chain(item.arguments));
+    }
+    serde_json::to_vec(&texts).ok()
+}
+
+/// Tiles of an image whose size is given as `1024x768`; begun ones count.
+fn tiles(size: &str) -> Option<f64> {
+    let (width, height) = size.split_once('x')?;
+    let along = |side: &str| Some(side.parse::<u32>().ok()?.clamp(1, SIDE_MAX).div_ceil(TILE));
+    Some(f64::from(along(width)?) * f64::from(along(height)?))
+}

@@ -1,0 +1,127 @@
+//! Duration of a WAV file, from its header.
+//!
+//! Not a decoder: samples are not read, and at most [`CHUNKS_MAX`] chunks are looked at. Claims of the header are
+//! held against the file: its data is no longer than the bytes that are there, and its byte rate is that of its samples.
+//! Format: <https://www.rfc-editor.org/rfc/rfc2361>, <https://learn.microsoft.com/windows/win32/xaudio2/resource-interchange-file-format--riff->.
+
+/// Chunks of a file before its data: tools write one or two.
+pub const CHUNKS_MAX: usize = 32;
+
+/// Sample rates of sounds, in hertz.
+const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
+/// Channels of sounds.
+const CHANNELS: std::ops::RangeInclusive<u16> = 1..=64;
+/// Formats whose samples have a fixed size: PCM, float, A-law, µ-law and the extended form of them.
+const FORMATS: [u16; 5] = [1, 3, 6, 7, 0xfffe];
+
+/// Returns the duration in seconds; none where the file is no WAV, or its header is not to be believed.
+pub fn seconds(file: &[u8]) -> Option<f64> {
+    let riff = file.strip_prefix(b"RIFF")?;
+    let mut rest = riff.get(4..)?.strip_prefix(b"WAVE")?;
+    let mut byte_rate = None;
+    for _ in 0..CHUNKS_MAX {
+        let (head, body) = rest.split_at_checked(8)?;
+        let size = u32::from_le_bytes(head[4..].try_into().ok()?);
+        let length = usize::try_from(size).unwrap_or(usize::MAX);
+        match &head[..4] {
+            b"fmt " => byte_rate = Some(byte_rate_of(body.get(..length.min(body.len()))?)?),
+            b"data" => {
+                // A recorder that writes as it records leaves the size open.
+                let length = match size {
+                    0 | u32::MAX => body.len(),
+                    _ => length.min(body.len()),
+                };
+                return Some(length as f64 / f64::from(byte_rate?));
+            }
+            _ => {}
+        }
+        // Chunks begin at even places.
+        rest = body.get(length.checked_add(length % 2)?..)?;
+    }
+    None
+}
+
+/// Bytes of a second of sound.
+fn byte_rate_of(format: &[u8]) -> Option<u32> {
+    let short = |at: usize| Some(u16::from_le_bytes(format.get(at..at + 2)?.try_into().ok()?));
+    let long = |at: usize| Some(u32::from_le_bytes(format.get(at..at + 4)?.try_into().ok()?));
+    let (tag, channels, rate) = (short(0)?, short(2)?, long(4)?);
+    let (byte_rate, block, bits) = (long(8)?, short(12)?, short(14)?);
+    let is_known = FORMATS.contains(&tag) && CHANNELS.contains(&channels) && RATES.contains(&rate);
+    let is_sized = (8..=64).contains(&bits) && block == channels * bits.div_ceil(8);
+    (is_known && is_sized && u64::from(byte_rate) == u64::from(rate) * u64::from(block))
+        .then_some(byte_rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn format(tag: u16, channels: u16, rate: u32, bits: u16) -> Vec<u8> {
+        let block = channels * bits.div_ceil(8);
+        let mut chunk = b"fmt \x10\0\0\0".to_vec();
+        chunk.extend(tag.to_le_bytes());
+        chunk.extend(channels.to_le_bytes());
+        chunk.extend(rate.to_le_bytes());
+        chunk.extend((rate * u32::from(block)).to_le_bytes());
+        chunk.extend(block.to_le_bytes());
+        chunk.extend(bits.to_le_bytes());
+        chunk
+    }
+
+    fn file(chunks: &[&[u8]]) -> Vec<u8> {
+        [b"RIFF\0\0\0\0WAVE", &chunks.concat()[..]].concat()
+    }
+
+    fn data(claimed: u32, bytes: usize) -> Vec<u8> {
+        [b"data", &claimed.to_le_bytes()[..], &vec![0; bytes]].concat()
+    }
+
+    #[test]
+    fn the_duration_is_that_of_the_samples() {
+        let mono = format(1, 1, 16_000, 16);
+        assert_eq!(seconds(&file(&[&mono, &data(48_000, 48_000)])), Some(1.5));
+        let stereo = format(3, 2, 48_000, 32);
+        let list = b"LIST\x03\0\0\0abc\0";
+        let all = file(&[&stereo, list, &data(384_000, 384_000)]);
+        assert_eq!(seconds(&all), Some(1.0));
+        for open in [0, u32::MAX] {
+            assert_eq!(seconds(&file(&[&mono, &data(open, 32_000)])), Some(1.0));
+        }
+    }
+
+    #[test]
+    fn a_header_that_claims_more_or_less_than_there_is_is_not_believed() {
+        let mono = format(1, 1, 16_000, 16);
+        assert_eq!(seconds(&file(&[&mono, &data(1 << 30, 32_000)])), Some(1.0));
+        let mut fast = mono.clone();
+        fast[16..20].copy_from_slice(&4_000_000_u32.to_le_bytes());
+        for bad in [
+            file(&[&fast, &data(32_000, 32_000)]),
+            file(&[&format(1, 1, 999, 16), &data(2, 2)]),
+            file(&[&format(1, 0, 16_000, 16), &data(2, 2)]),
+            file(&[&format(0x55, 1, 16_000, 16), &data(2, 2)]),
+            file(&[&data(2, 2)]),
+            file(&[&mono]),
+            file(&[&b"junk\0\0\0\0".repeat(CHUNKS_MAX), &mono, &data(2, 2)]),
+            b"RIFF".to_vec(),
+            b"OggS".to_vec(),
+        ] {
+            assert_eq!(seconds(&bad), None, "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(tail in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let mono = format(1, 1, 16_000, 16);
+            for bytes in [tail.clone(), file(&[&tail]), file(&[&mono, &tail])] {
+                if let Some(seconds) = seconds(&bytes) {
+                    prop_assert!((0.0..=bytes.len() as f64).contains(&seconds));
+                }
+            }
+        }
+    }
+}
