@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::capture::CaptureRecorder;
 use super::cluster::{ClusterSockets, Membership};
 use super::discover::DiscoveryReport;
-use super::gpu::{GpuHost, HostEnding};
+use super::gpu::{GpuHost, HostEnding, HostPredecessor};
 use super::insight::NodeInsight;
 use super::job_controls::operator;
 use super::jobs::JobTasks;
@@ -390,8 +390,13 @@ fn spawn_keepers(
     (insight, gpu, upgrades): (Arc<NodeInsight>, Option<GpuHost>, &Upgrades),
     recorder: &Arc<CaptureRecorder>,
 ) -> Option<HostEnding> {
+    let predecessor = upgrades.host_predecessor();
+    if let (None, HostPredecessor::Lives(taken)) = (&gpu, &predecessor) {
+        // There is nothing to wait for: its processes end with it.
+        taken.send_replace(true);
+    }
     let ending = gpu.map(|host| {
-        let (running, ending) = host.start(upgrades.host_predecessor());
+        let (running, ending) = host.start(predecessor);
         tasks.spawn(running);
         ending
     });
@@ -474,7 +479,10 @@ async fn drain_all(
     }
     if let Some(models) = models {
         if end == EndCause::Upgrade {
-            models.taken_over().await;
+            tokio::select! {
+                () = upgrades.models_taken() => {}
+                () = signals.terminate() => is_orderly = false,
+            }
         } else if is_orderly {
             tokio::select! {
                 () = models.stop(stop_limit(shared)) => {}

@@ -25,12 +25,15 @@ pub struct PermitReport {
     /// Models that requests of the process that ends wait for, while no process of theirs serves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cold: Vec<String>,
+    /// The process that begins has the models of this host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_models: bool,
 }
 
 impl PermitReport {
     /// Returns whether it says nothing.
     pub fn is_empty(&self) -> bool {
-        self.given.is_empty() && self.wanted.is_empty() && self.cold.is_empty()
+        self.given.is_empty() && self.wanted.is_empty() && self.cold.is_empty() && !self.has_models
     }
 }
 

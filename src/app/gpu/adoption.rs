@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,12 +55,12 @@ pub(super) enum Adoption {
 }
 
 /// Facts that instances are compared with.
-pub(super) struct AdoptionCheck<'a> {
-    pub shared: &'a Shared,
-    pub models: &'a BTreeMap<ModelId, Arc<ModelRuntime>>,
-    pub ledger: &'a Arc<HostLedger>,
-    pub ports: &'a PortPool,
-    pub run_directory: &'a Path,
+pub(super) struct AdoptionCheck {
+    pub shared: Arc<Shared>,
+    pub models: BTreeMap<ModelId, Arc<ModelRuntime>>,
+    pub ledger: Arc<HostLedger>,
+    pub ports: PortPool,
+    pub run_directory: PathBuf,
 }
 
 /// Facts of an instance that passed.
@@ -74,11 +74,11 @@ struct CheckedInstance {
     target: Arc<Target>,
 }
 
-impl AdoptionCheck<'_> {
+impl AdoptionCheck {
     /// Connects to the keeper of a record, which ends its time without a gateway, and checks the instance.
     pub async fn take_over(&self, record: InstanceRecord) -> Adoption {
         let instance = &record.instance;
-        let running = match RunningInstance::adopt(self.run_directory, &record).await {
+        let running = match RunningInstance::adopt(&self.run_directory, &record).await {
             Ok(running) => running,
             Err(error) => {
                 tracing::info!(%instance, %error, "a process of a former gateway is not taken over");
@@ -115,7 +115,7 @@ impl AdoptionCheck<'_> {
         if !record.is_of_this_boot() {
             return Err("it is of another boot".to_owned());
         }
-        let slot = slot_of(record, self.models).ok_or("its model has no such slot any more")?;
+        let slot = slot_of(record, &self.models).ok_or("its model has no such slot any more")?;
         let model = self.models.get(&slot.model);
         let model = model.ok_or("its model is not configured any more")?;
         if digest(model) != record.configuration_digest {
@@ -124,7 +124,13 @@ impl AdoptionCheck<'_> {
         let (group, shares) = self.leases(&slot, record).await?;
         let port = self.ports.reserve(record.port);
         let port = port.ok_or("its port is another instance's")?;
-        let target = reach(self.shared, model, &slot, record).await?;
+        let target = own_target(model, &slot, record).await?;
+        let url = slot_url(&slot.model, slot.number.into());
+        let models = &self.shared.snapshot.load_full().models;
+        // One with requests of a predecessor is ready, however busy it is.
+        if models.permits_elsewhere(&slot.model, &url) == 0 {
+            serves(&self.shared, model, &target).await?;
+        }
         let spec = Arc::clone(&model.spec);
         let files = spawn_blocking(move || file_state(&spec)).await;
         Ok(CheckedInstance {
@@ -143,7 +149,7 @@ impl AdoptionCheck<'_> {
         slot: &SlotId,
         record: &InstanceRecord,
     ) -> Result<(LeaseGroup, Vec<DeviceShare>), String> {
-        let ledger = Arc::clone(self.ledger);
+        let ledger = Arc::clone(&self.ledger);
         let read = spawn_blocking(move || ledger.read());
         let read = read.await.map_err(|error| error.to_string())?;
         let read = read.map_err(|error| error.to_string())?;
@@ -168,12 +174,11 @@ impl AdoptionCheck<'_> {
     }
 }
 
-/// Returns the server of an instance that serves.
+/// Returns the server of an instance.
 ///
 /// # Errors
-/// A sentence: it does not.
-pub(super) async fn reach(
-    shared: &Shared,
+/// A sentence: its port is another's.
+pub(super) async fn own_target(
     model: &ModelRuntime,
     slot: &SlotId,
     record: &InstanceRecord,
@@ -195,12 +200,25 @@ pub(super) async fn reach(
         key,
         CONNECT_TIMEOUT,
     );
-    let target = target.ok_or("its address cannot be used")?;
+    target.ok_or_else(|| "its address cannot be used".to_owned())
+}
+
+/// Probes a server.
+///
+/// # Errors
+/// A sentence: it does not serve.
+pub(super) async fn serves(
+    shared: &Shared,
+    model: &ModelRuntime,
+    target: &Target,
+) -> Result<(), String> {
+    let spec = &model.spec;
+    let process = spec.process.as_ref().ok_or("its model has no process")?;
     for _ in 0..PROBES_MAX {
-        if is_well(shared, spec, &target).await {
+        if is_well(shared, spec, target).await {
             // The lease of one that sleeps is smaller than what it would serve with.
-            return match is_awake(&shared.client, &target, process).await {
-                true => Ok(target),
+            return match is_awake(&shared.client, target, process).await {
+                true => Ok(()),
                 false => Err("it sleeps".to_owned()),
             };
         }

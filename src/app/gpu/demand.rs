@@ -55,10 +55,11 @@ impl DemandBook {
         }
     }
 
-    /// Returns the demand of a model, and its line for the lifecycle file where one is due and `may_write`.
+    /// Returns the demand of a model, and its line for the lifecycle file where one is due and `may_write`. `elsewhere` is
+    /// the number of its requests in flight from another process.
     pub fn read(
         &mut self,
-        model: &ModelRuntime,
+        (model, elsewhere): (&ModelRuntime, u32),
         may_write: bool,
         now: Millis,
     ) -> (ModelDemand, Option<DemandLine>) {
@@ -92,7 +93,7 @@ impl DemandBook {
             arrivals: counts.arrivals,
             grants: counts.grants,
             most_urgent: counts.most_urgent,
-            in_flight: gauges.used,
+            in_flight: gauges.used + elsewhere,
             permits: gauges.limit,
             is_usable: gauges.usable_endpoints > 0,
             kept_alive,

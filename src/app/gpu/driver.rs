@@ -218,11 +218,18 @@ impl Driver {
             self.tasks.spawn(post_reports(shared, posted, unsent));
         }
         self.changes.start(&mut self.tasks);
-        let orphans = self.sweep_once(predecessor).await;
+        let taken = match predecessor {
+            HostPredecessor::Lives(taken) => Some(taken),
+            HostPredecessor::Ended => None,
+        };
+        let orphans = self.sweep_once(taken.is_some()).await;
         let mut swapped = self.parts.shared.swapped.subscribe();
         let mut readings = self.parts.monitor.readings();
         self.configure();
         self.adopt(orphans).await;
+        if let Some(taken) = taken {
+            taken.send_replace(true);
+        }
         let mut next_sweep = Instant::now() + SWEEP_EVERY;
         let mut due = Instant::now();
         let signal = Arc::clone(&self.signal);
@@ -281,10 +288,10 @@ impl Driver {
     }
 
     /// Ends what a former gateway has left, before anything is leased. Returns what may be taken over.
-    async fn sweep_once(&self, predecessor: HostPredecessor) -> Vec<InstanceRecord> {
+    async fn sweep_once(&self, has_predecessor: bool) -> Vec<InstanceRecord> {
         let directory = run_directory(&self.parts.state_dir);
         let metrics = Arc::clone(self.parts.shared.metrics.gpu());
-        let decision = (OrphanDecision::Adopt, predecessor);
+        let decision = (OrphanDecision::Adopt, has_predecessor);
         let swept = spawn_blocking(move || sweep_orphans(&directory, decision, &metrics));
         swept.await.unwrap_or_default()
     }
@@ -298,7 +305,7 @@ impl Driver {
         let present = started.map(|it| it.instance.clone()).collect();
         let metrics = Arc::clone(self.parts.shared.metrics.gpu());
         self.tasks.spawn_blocking(move || {
-            let decision = (OrphanDecision::Stop, HostPredecessor::Ended);
+            let decision = (OrphanDecision::Stop, false);
             sweep_orphans(&directory, decision, &metrics);
             remove_old_logs(&logs, &present);
         });

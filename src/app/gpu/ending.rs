@@ -3,6 +3,7 @@
 //!
 //! Orders nothing itself: the driver follows the stage. Stages of an end only grow; a hand-over may come to nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -27,10 +28,7 @@ pub(super) enum EndingStage {
 /// Time for loads that have begun to end before a hand-over: the successor ends those that still go on.
 pub(super) const SETTLE_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for a host that is to rest.
-const REST_MAX: Duration = Duration::from_secs(35);
-
-/// Longest wait for a successor to take the processes over, which checks each for 10 seconds at most.
-const TAKE_OVER_MAX: Duration = Duration::from_secs(15);
+const REST_MAX: Duration = Duration::from_secs(60);
 
 /// Hand-over of the host to the process that follows this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +42,12 @@ pub(super) enum HostHandover {
 }
 
 /// Gateway that had the processes of models before this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum HostPredecessor {
     /// Ended, if there was one.
     Ended,
-    /// Alive, and handing over.
-    Lives,
+    /// Alive, and handing over; it is told by this once the processes are this one's.
+    Lives(Arc<watch::Sender<bool>>),
 }
 
 /// Orders of the drain to a GPU host.
@@ -58,7 +56,7 @@ pub struct HostEnding {
     /// The host rests.
     rests: watch::Receiver<bool>,
     stage: watch::Sender<EndingStage>,
-    /// No process is left, or those that are left are the next gateway's or the successor's.
+    /// No process is left, or those that are left are the next gateway's.
     ended: watch::Receiver<bool>,
 }
 
@@ -93,17 +91,11 @@ impl HostEnding {
     }
 
     /// Has the host start and end nothing more, and waits until it rests: loads that have begun come first. Models that
-    /// are ready serve on.
-    pub async fn rest(&mut self) {
+    /// are ready serve on. Returns false where it does not rest.
+    pub async fn rest(&mut self) -> bool {
         self.handover.send_replace(HostHandover::Asked);
-        if timeout(REST_MAX, self.rests.wait_for(|rests| *rests))
-            .await
-            .is_err()
-        {
-            tracing::warn!(
-                "the GPU host does not answer: a successor may find its processes as they are"
-            );
-        }
+        let rests = timeout(REST_MAX, self.rests.wait_for(|rests| *rests)).await;
+        rests.is_ok_and(|rests| rests.is_ok())
     }
 
     /// Has a host that rests go on: there is no successor.
@@ -114,13 +106,6 @@ impl HostEnding {
     /// Gives the processes of models to the successor.
     pub fn hand_over(&self) {
         self.handover.send_replace(HostHandover::Done);
-    }
-
-    /// Waits until the successor has them: without a gateway they would end.
-    pub async fn taken_over(&mut self) {
-        if timeout(TAKE_OVER_MAX, self.ended()).await.is_err() {
-            tracing::warn!("the successor has not taken all processes of models over: those end");
-        }
     }
 
     /// Lets models end after their last request.

@@ -5,7 +5,6 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use super::ending::HostPredecessor;
 use crate::gpu::process::{
     InstanceId, InstanceRecord, LogBounds, OrphanDecision, read_record, remove_former, sweep,
 };
@@ -21,7 +20,7 @@ const FORMER_LOGS: LogBounds = LogBounds {
 /// Returns the records of the latter; those that a predecessor which lives has are among them.
 pub(super) fn sweep_orphans(
     directory: &Path,
-    (decision, predecessor): (OrphanDecision, HostPredecessor),
+    (decision, has_predecessor): (OrphanDecision, bool),
     metrics: &GpuMetrics,
 ) -> Vec<InstanceRecord> {
     match sweep(directory, |_| decision) {
@@ -37,7 +36,7 @@ pub(super) fn sweep_orphans(
                 tracing::warn!("sweep: {failure}");
             }
             let mut adoptable = report.adoptable;
-            if predecessor == HostPredecessor::Lives {
+            if has_predecessor {
                 // One that has ended meanwhile has no record.
                 let records = report.held.iter().map(|it| read_record(directory, it));
                 adoptable.extend(records.filter_map(Result::ok));

@@ -192,7 +192,8 @@ impl GpuControls for HostControls {
         let command = HostCommand::Device(id, order);
         let sent = self.orders.try_send(HostOrder { command, done });
         sent.map_err(|_| busy())?;
-        is_done.await.map_err(|_| busy())
+        let done = timeout(ORDER_WAIT_MAX, is_done).await;
+        done.map_err(|_| busy())?.map_err(|_| busy())
     }
 
     async fn leases(&self, id: Option<&str>) -> Result<Value, GpuControlError> {

@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::messages::{PredecessorMessage, SuccessorMessage, receive, send};
@@ -26,12 +27,15 @@ const DEMAND_INTERVAL: Duration = Duration::from_millis(250);
 /// Account of demand at another process.
 const ELSEWHERE: &str = "";
 
+/// Whether the process that begins has the models of this host: it says so once.
+pub(super) type ModelsTaken = Arc<watch::Sender<bool>>;
+
 /// Exchanges permits until the other process has ended.
 pub async fn exchange_permits(
     mut stream: UnixStream,
     permits: Arc<ProcessPermits>,
     side: PermitSide,
-    shared: Arc<Shared>,
+    (shared, models): (Arc<Shared>, ModelsTaken),
 ) {
     let (reader, writer) = stream.split();
     let ended = match side {
@@ -40,7 +44,12 @@ pub async fn exchange_permits(
                 SuccessorMessage::Permits(report) => Some(report),
                 _ => None,
             };
-            let take = |report: PermitReport| permits.take(&report);
+            let take = |report: PermitReport| {
+                permits.take(&report);
+                if report.has_models {
+                    models.send_replace(true);
+                }
+            };
             let mut asked_at = Instant::now();
             let own = || {
                 let mut report = permits.report();
@@ -64,7 +73,13 @@ pub async fn exchange_permits(
                 permits.take(&report);
                 record_demand(&shared, &report.cold);
             };
-            let own = || permits.report();
+            let mut are_named = false;
+            let own = || {
+                let mut report = permits.report();
+                report.has_models =
+                    !std::mem::replace(&mut are_named, *models.borrow()) && are_named;
+                report
+            };
             tokio::select! {
                 ended = take_reports(reader, theirs, take) => ended,
                 ended = send_reports(writer, own, SuccessorMessage::Permits) => ended,

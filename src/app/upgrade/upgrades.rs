@@ -7,19 +7,23 @@ use std::collections::BTreeMap;
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::messages::UpgradeAnswer;
 use super::offer::{OfferedUpgrade, WaitingCommand};
-use super::permits::exchange_permits;
+use super::permits::{ModelsTaken, exchange_permits};
 use super::successor::Turn;
 use crate::app::gpu::{HostEnding, HostPredecessor};
 use crate::state::Shared;
 use crate::upstream::PermitSide;
 
+/// Longest wait for a successor to take models over: estimates of their files, and checks of their processes.
+const TAKE_OVER_MAX: Duration = Duration::from_secs(90);
 /// Step of an upgrade that may take a while.
 const RESTING: &str = "models that are being loaded become ready";
 
@@ -31,6 +35,10 @@ pub struct Upgrades {
     /// Command to be answered, and the process that serves now.
     command: Option<(WaitingCommand, Child)>,
     has_predecessor: Arc<AtomicBool>,
+    /// This process has the models of its predecessor.
+    has_models: ModelsTaken,
+    /// The successor has the models of this process.
+    has_given_models: ModelsTaken,
 }
 
 impl Upgrades {
@@ -43,6 +51,8 @@ impl Upgrades {
             successor: JoinSet::new(),
             command: None,
             has_predecessor: Arc::default(),
+            has_models: Arc::new(watch::Sender::new(false)),
+            has_given_models: Arc::new(watch::Sender::new(false)),
         };
         (upgrades, sender)
     }
@@ -62,9 +72,10 @@ impl Upgrades {
             Ok(stream) => {
                 let has_predecessor = Arc::clone(&self.has_predecessor);
                 let shared = Arc::clone(shared);
+                let parts = (Arc::clone(&shared), Arc::clone(&self.has_models));
                 has_predecessor.store(true, Ordering::Release);
                 self.predecessor.spawn(async move {
-                    exchange_permits(stream, permits, side, Arc::clone(&shared)).await;
+                    exchange_permits(stream, permits, side, parts).await;
                     has_predecessor.store(false, Ordering::Release);
                     // A process that drains has a successor, which writes too.
                     shared.sink.set_shared(shared.drain.is_draining());
@@ -86,8 +97,25 @@ impl Upgrades {
     /// Gateway that had the processes of models before this one.
     pub fn host_predecessor(&self) -> HostPredecessor {
         match self.has_predecessor.load(Ordering::Acquire) {
-            true => HostPredecessor::Lives,
+            true => HostPredecessor::Lives(Arc::clone(&self.has_models)),
             false => HostPredecessor::Ended,
+        }
+    }
+
+    /// Waits until the successor has the models of this process: without a gateway they would end. A successor that has
+    /// ended is not waited for.
+    pub async fn models_taken(&mut self) {
+        let mut given = self.has_given_models.subscribe();
+        let taken = async {
+            tokio::select! {
+                _ = given.wait_for(|given| *given) => {}
+                _ = self.successor.join_next() => {}
+            }
+        };
+        if timeout(TAKE_OVER_MAX, taken).await.is_err() {
+            tracing::warn!(
+                "the successor does not say that it has the models: they may end with this process"
+            );
         }
     }
 
@@ -122,7 +150,15 @@ impl Upgrades {
         let models = match models {
             Some(models) => {
                 command.report(RESTING).await;
-                models.rest().await;
+                if !models.rest().await {
+                    models.resume();
+                    let reason = "models could not be brought to rest; the log has their states";
+                    tracing::error!(reason, "an upgrade has failed: this process serves on");
+                    command
+                        .answer(&UpgradeAnswer::Failed(reason.to_owned()))
+                        .await;
+                    return false;
+                }
                 Some(&*models)
             }
             None => None,
@@ -168,9 +204,9 @@ impl Upgrades {
         let side = PermitSide::Ending;
         let none = BTreeMap::new();
         let permits = shared.snapshot.load().models.share_permits(side, &none);
-        let shared = Arc::clone(shared);
+        let parts = (Arc::clone(shared), Arc::clone(&self.has_given_models));
         self.successor
-            .spawn(exchange_permits(stream, permits, side, shared));
+            .spawn(exchange_permits(stream, permits, side, parts));
     }
 
     /// Returns when the process before this one has ended: permits that it still uses are known to this one alone.

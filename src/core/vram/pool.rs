@@ -9,6 +9,7 @@ mod action;
 mod claim;
 mod claims;
 mod cold_reason;
+mod command;
 mod config;
 mod contenders;
 mod details;
@@ -25,6 +26,7 @@ use std::collections::BTreeMap;
 pub use action::{Action, LoadReason, PoolReport, ReadyOutlook, RejectReason};
 pub use claim::PoolClaim;
 pub use cold_reason::ColdReason;
+pub use command::PoolCommand;
 pub use config::{LoadParallel, ModelDemand, PoolConfig, PoolModel};
 pub use contenders::{ChallengerName, WaitingChallenger};
 pub use details::{ModelDetails, SlotDetails};
@@ -45,52 +47,6 @@ use super::slot::{
     StopMethod,
 };
 use crate::{Millis, ModelId};
-
-/// Order of an operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PoolCommand {
-    /// Load a model, and let others make room.
-    Load(ModelId),
-    /// Unload a model once its requests have ended.
-    Unload(ModelId),
-    /// End the backoff of a model and load it.
-    Retry(ModelId),
-    /// Replace the processes of a model one after the other, or load it where it has none.
-    Restart(ModelId),
-    /// Replace the process of a slot: its program, its files or its memory are others.
-    RestartSlot(SlotId),
-    /// Forget failures of a model: its program or its files are others.
-    Renew(ModelId),
-    /// Keep a model loaded.
-    Pin(ModelId),
-    /// Take back [`PoolCommand::Pin`].
-    Unpin(ModelId),
-    /// Stop each slot that has memory of a device, once its requests have ended.
-    DrainDevice(DeviceId),
-    /// End each slot that sleeps on a device: it could not wake there, and is loaded elsewhere.
-    EndSleepers(DeviceId),
-    /// Load nothing more, and stop each model once its requests have ended; pinned ones last.
-    DrainNode,
-}
-
-impl PoolCommand {
-    /// Returns the model that the order is for; `None` where it is for a device or the node.
-    pub fn model(&self) -> Option<&ModelId> {
-        match self {
-            PoolCommand::Load(model)
-            | PoolCommand::Unload(model)
-            | PoolCommand::Retry(model)
-            | PoolCommand::Restart(model)
-            | PoolCommand::Renew(model)
-            | PoolCommand::Pin(model)
-            | PoolCommand::Unpin(model) => Some(model),
-            PoolCommand::RestartSlot(slot) => Some(&slot.model),
-            PoolCommand::DrainDevice(_) | PoolCommand::EndSleepers(_) | PoolCommand::DrainNode => {
-                None
-            }
-        }
-    }
-}
 
 /// Moment of a call, with a random number for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +69,8 @@ pub struct ModelPool {
     /// Claims of other holders whose turn it is.
     claims: BTreeMap<ClaimId, ClaimRecord>,
     is_draining: bool,
+    /// Loads and ends are not begun.
+    is_held: bool,
     /// Highest number of a life among slots that are gone: late events of those are not taken for a new slot's.
     past_life: u64,
     actions: Vec<Action>,
@@ -303,6 +261,8 @@ impl ModelPool {
                 self.drain_device(&device, |state| state == SlotState::Asleep, at);
             }
             PoolCommand::DrainNode => self.is_draining = true,
+            PoolCommand::Hold => self.is_held = true,
+            PoolCommand::GoOn => self.is_held = false,
         }
         self.finish(at)
     }

@@ -36,4 +36,4 @@ pub use ports::{NoFreePort, PORT_TRIES_MAX, PortPool, ReservedPort, is_address_i
 pub use protocol::{ExitReport, InstanceSpec, ProcessLimits};
 pub use readiness::probe_pause;
 pub use record::{InstanceRecord, has_keeper, read_record, read_records, run_directory};
-pub use sweep::{OrphanDecision, SweepReport, is_shared_or_gone, sweep};
+pub use sweep::{OrphanDecision, SweepReport, sweep};

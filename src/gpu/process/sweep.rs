@@ -106,16 +106,6 @@ pub fn sweep(
     Ok(report)
 }
 
-/// Returns whether another gateway than the caller has an instance too, or its keeper is gone.
-pub fn is_shared_or_gone(run_directory: &Path, record: &InstanceRecord) -> bool {
-    let link = RunDirectory::open(run_directory)
-        .and_then(|directory| KeeperLink::connect(&directory, &record.instance));
-    match link.and_then(|mut link| link.status()) {
-        Ok(status) => status.life_lines > 1,
-        Err(_) => true,
-    }
-}
-
 enum KeeperState {
     /// A gateway is connected.
     Held,

@@ -5,10 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use infergate_core::model::slot_url;
 use infergate_core::vram::SlotState;
-use tokio::time::{interval, timeout};
+use tokio::time::{interval, sleep};
 
 use super::Driver;
 use super::actions::SlotOrders;
@@ -26,25 +27,44 @@ impl Driver {
         if records.is_empty() {
             return;
         }
-        let directory = run_directory(&self.parts.state_dir);
-        let check = AdoptionCheck {
-            shared: &self.parts.shared,
-            models: &self.models,
-            ledger: &self.parts.ledger,
-            ports: &self.ports,
-            run_directory: &directory,
-        };
-        let adoptions = join_all(records.into_iter().map(|record| check.take_over(record))).await;
+        let check = Arc::new(AdoptionCheck {
+            shared: Arc::clone(&self.parts.shared),
+            models: self.models.clone(),
+            ledger: Arc::clone(&self.parts.ledger),
+            ports: self.ports.clone(),
+            run_directory: run_directory(&self.parts.state_dir),
+        });
+        let checks = records.into_iter().map(|record| {
+            let check = Arc::clone(&check);
+            async move { check.take_over(record).await }
+        });
+        let mut checks: FuturesUnordered<_> = checks.collect();
+        let mut checked = Vec::new();
         // The models of the pool: no other message can come yet.
-        if let Ok(Some(message)) = timeout(CONFIGURATION_MAX, self.messages.recv()).await {
-            self.take(message);
-        }
-        for adoption in adoptions {
-            match adoption {
-                Adoption::Possible(adopted) => self.place(*adopted),
-                Adoption::Refused(running) => self.end(*running),
-                Adoption::Gone => {}
+        let configured = sleep(CONFIGURATION_MAX);
+        tokio::pin!(configured);
+        loop {
+            tokio::select! {
+                Some(message) = self.messages.recv() => {
+                    self.take(message);
+                    break;
+                }
+                Some(adoption) = checks.next() => checked.push(adoption),
+                () = &mut configured => break,
             }
+        }
+        checked.into_iter().for_each(|it| self.settle(it));
+        // A server that hangs holds up nobody else.
+        while let Some(adoption) = checks.next().await {
+            self.settle(adoption);
+        }
+    }
+
+    fn settle(&mut self, adoption: Adoption) {
+        match adoption {
+            Adoption::Possible(adopted) => self.place(*adopted),
+            Adoption::Refused(running) => self.end(*running),
+            Adoption::Gone => {}
         }
     }
 

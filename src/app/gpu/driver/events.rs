@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use infergate_core::Millis;
 use infergate_core::vram::{Action, LeaseGroup, ServerActivity, SlotEvent, SlotId, SlotState};
 
 use super::Driver;
@@ -140,6 +141,12 @@ impl Driver {
         match event {
             SlotEvent::ProbeFailed(_) if self.requests_at(slot) == 0 => {
                 SlotEvent::ProbeFailed(ServerActivity::Idle)
+            }
+            // What a predecessor receives is not seen here.
+            SlotEvent::ProbeFailed(_) if self.requests_elsewhere(slot) > 0 => {
+                SlotEvent::ProbeFailed(ServerActivity::Busy {
+                    without_progress: Millis::ZERO,
+                })
             }
             event => event,
         }

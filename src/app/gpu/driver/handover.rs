@@ -6,33 +6,47 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use infergate_core::ModelId;
 use infergate_core::admission::Readiness;
 use infergate_core::model::slot_url;
-use infergate_core::vram::{SlotId, SlotState};
+use infergate_core::vram::{PoolCommand, SlotId, SlotState};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, interval};
 
-use super::Driver;
-use crate::app::gpu::adoption::{named_slot, reach};
+use super::{Driver, Message};
+use crate::app::gpu::adoption::{digest, named_slot, own_target, serves};
 use crate::app::gpu::ending::{HostHandover, SETTLE_MAX};
-use crate::gpu::process::{InstanceRecord, is_shared_or_gone, read_records, run_directory};
+use crate::gpu::process::{InstanceRecord, read_records, run_directory};
 use crate::upstream::ModelRuntime;
 
 /// Interval of looks at the records of instances.
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 
 impl Driver {
-    /// Returns whether the host is asked to rest and may: nothing is under way, or has been for too long.
+    /// Returns whether the host is to rest and may: nothing is under way, or has been for too long. Loads and
+    /// ends are not begun from the moment at which it is asked.
     pub(super) fn may_rest(&mut self) -> bool {
-        if *self.ending.handover.borrow() != HostHandover::Asked {
-            self.rest_at = None;
-            return false;
+        let handover = *self.ending.handover.borrow();
+        match (handover, self.rest_at) {
+            (HostHandover::Done, _) => return true,
+            (HostHandover::None, None) => return false,
+            (HostHandover::None, Some(_)) => {
+                self.rest_at = None;
+                let actions = self.pool.command(PoolCommand::GoOn, self.moment());
+                self.perform(actions);
+                return false;
+            }
+            (HostHandover::Asked, Some(until)) if Instant::now() >= until => return true,
+            (HostHandover::Asked, Some(_)) => {}
+            (HostHandover::Asked, None) => {
+                self.rest_at = Some(Instant::now() + SETTLE_MAX);
+                let actions = self.pool.command(PoolCommand::Hold, self.moment());
+                self.perform(actions);
+            }
         }
-        let until = *self.rest_at.get_or_insert(Instant::now() + SETTLE_MAX);
         let mut states = self.pool.slot_states();
-        let is_under_way = states.any(|(_, state, _)| !is_at_rest(state));
-        let has_waiting = self.pool.waiting_reasons().next().is_some();
-        (!is_under_way && !has_waiting) || Instant::now() >= until
+        states.all(|(_, state, _)| is_at_rest(state))
     }
 
     /// Rests until the host is to go on. Does not return once a successor has the processes.
@@ -52,42 +66,52 @@ impl Driver {
             self.follow_successor().await;
         }
         self.ending.rests.send_replace(false);
-        self.rest_at = None;
     }
 
-    /// Gives requests that are left here to the processes that the successor has, for the life of this one. Says when the
-    /// successor has a life line of each.
-    async fn follow_successor(&self) {
+    /// Gives requests that are left here to the processes that the successor has, for the life of this one.
+    async fn follow_successor(&mut self) {
+        // Slots that this host has closed are the successor's to close.
+        for (slot, ..) in self.pool.slot_states() {
+            let url = slot_url(&slot.model, slot.number.into());
+            let snapshot = self.parts.shared.snapshot.load();
+            snapshot.models.open_elsewhere(&slot.model, &url, true);
+        }
         let mut looks = interval(FOLLOW_EVERY);
         loop {
             looks.tick().await;
+            self.release_late();
             let directory = run_directory(&self.parts.state_dir);
-            let were_taken = *self.ending.ended.borrow();
-            let look = move || {
-                let records = read_records(&directory);
-                let are_taken =
-                    were_taken || records.iter().all(|it| is_shared_or_gone(&directory, it));
-                (records, are_taken)
+            let Ok(records) = spawn_blocking(move || read_records(&directory)).await else {
+                continue;
             };
-            let Ok((records, are_taken)) = spawn_blocking(look).await else {
-                return;
-            };
-            self.ending
-                .ended
-                .send_if_modified(|ended| !std::mem::replace(ended, are_taken) && are_taken);
             let present = present_slots(records);
-            for (id, model) in &self.models {
-                self.close_gone(model, &present);
-                let own = present.iter().filter(|(slot, _)| slot.model == *id);
-                for (slot, record) in own.filter(|_| model.gate.is_cold()) {
-                    self.open_again(model, slot, record).await;
-                }
+            let models = self.models.iter();
+            let followed = models.map(|(id, model)| self.follow(id, model, &present));
+            join_all(followed).await;
+        }
+    }
+
+    /// Gives leases back that were granted after all: nothing is started for them.
+    fn release_late(&mut self) {
+        while let Ok(message) = self.messages.try_recv() {
+            if let Message::Leased {
+                slot,
+                result: Ok(group),
+                ..
+            } = message
+            {
+                self.release_group(&slot, group);
             }
         }
     }
 
-    /// Closes slots whose processes are gone.
-    fn close_gone(&self, model: &ModelRuntime, present: &[(SlotId, InstanceRecord)]) {
+    /// Closes slots of a model whose processes are gone. Where none is left, those are opened that serve by now.
+    async fn follow(
+        &self,
+        id: &ModelId,
+        model: &ModelRuntime,
+        present: &[(SlotId, InstanceRecord)],
+    ) {
         for (target, _) in model.gate.targets() {
             let Some(instance) = &target.instance else {
                 continue;
@@ -97,15 +121,31 @@ impl Driver {
                 model.gate.close_slot(&target.url, "draining");
             }
         }
+        if !model.gate.is_cold() {
+            return;
+        }
+        let slots = model.spec.replicas.max;
+        let digest = digest(model);
+        for (slot, record) in present {
+            // Slots that are new with the successor are not this process's, and other settings may mean another server.
+            let is_own = slot.model == *id && u32::from(slot.number) < slots;
+            if is_own && record.configuration_digest == digest {
+                self.open_again(model, slot, record).await;
+            }
+        }
     }
 
-    /// Opens a slot of a model that is cold here where its process serves.
     async fn open_again(&self, model: &ModelRuntime, slot: &SlotId, record: &InstanceRecord) {
         let url = slot_url(&slot.model, slot.number.into());
-        match reach(&self.parts.shared, model, slot, record).await {
+        let reached = async {
+            let target = own_target(model, slot, record).await?;
+            serves(&self.parts.shared, model, &target).await?;
+            Ok::<_, String>(target)
+        };
+        match reached.await {
             Ok(target) => model.gate.open_slot(&url, target),
             Err(reason) => {
-                tracing::debug!(%slot, reason, "a process of the successor does not serve yet")
+                tracing::debug!(%slot, reason, "a process of the successor does not serve yet");
             }
         }
     }

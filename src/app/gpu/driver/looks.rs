@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use infergate_core::model::slot_url;
 use infergate_core::vram::{
     ChallengerName, DeviceId, Lease, LeaseGroup, PoolDevice, SlotEvent, SlotId, SlotState,
     WaitingChallenger,
@@ -161,7 +162,10 @@ impl Driver {
         let models = self.models.iter();
         let (mut lines, is_written) = (Vec::new(), self.recorder.is_written());
         let demands = models.map(|(id, model)| {
-            let (demand, line) = self.demand.read(model, is_written, now);
+            let slots = (0..model.spec.replicas.max).map(|number| slot_url(id, number));
+            let snapshot = self.parts.shared.snapshot.load();
+            let elsewhere = slots.map(|url| snapshot.models.permits_elsewhere(id, &url));
+            let (demand, line) = self.demand.read((model, elsewhere.sum()), is_written, now);
             lines.extend(line.map(|line| (id.clone(), line)));
             (id, demand)
         });

@@ -134,9 +134,14 @@ impl Driver {
         let former = self.retired.iter().filter(|it| it.spec.id == slot.model);
         let models = present.into_iter().chain(former);
         let own: u32 = models.map(|model| in_flight(model, slot)).sum();
+        own + self.requests_elsewhere(slot)
+    }
+
+    /// Requests of another process that are in flight at a slot, at most.
+    pub(super) fn requests_elsewhere(&self, slot: &SlotId) -> u32 {
         let url = slot_url(&slot.model, slot.number.into());
-        let shared = self.parts.shared.snapshot.load();
-        own + shared.models.permits_elsewhere(&slot.model, &url)
+        let snapshot = self.parts.shared.snapshot.load();
+        snapshot.models.permits_elsewhere(&slot.model, &url)
     }
 }
 

@@ -33,14 +33,19 @@ impl ModelPool {
             self.expire_claims(at.now);
             self.end_backoffs(at);
             self.apply_configuration(at);
-            self.drain_idle(at);
-            self.drain_superfluous(at);
+            if !self.is_held {
+                self.drain_idle(at);
+                self.drain_superfluous(at);
+            }
             self.cancel_challengers(at);
             self.cancel_drains(at);
             self.abort_unwanted(at);
             self.acquire_pending(at);
-            let is_news = self.load_kept(at) | self.load_chosen(&mut decided_at, at);
-            self.load_further(at);
+            let mut is_news = false;
+            if !self.is_held {
+                is_news = self.load_kept(at) | self.load_chosen(&mut decided_at, at);
+                self.load_further(at);
+            }
             if self.actions.len() == before && !is_news {
                 break;
             }

@@ -547,6 +547,24 @@ fn a_draining_node_stops_pinned_models_last() {
 }
 
 #[test]
+fn a_pool_that_holds_ends_what_it_has_begun_and_begins_nothing() {
+    let mut host = SimulatedHost::new(7, &[22_000], small_config());
+    host.arrive("a");
+    host.deliver_all();
+    host.command(PoolCommand::Hold);
+    host.load("a");
+    host.serve_all("a");
+    host.arrive("s");
+    host.pass(Millis::from_secs(301));
+    host.deliver_all();
+    assert_eq!(host.state("a"), SlotState::Ready);
+    assert_eq!(host.state("s"), SlotState::Cold);
+    host.command(PoolCommand::GoOn);
+    host.deliver_all();
+    assert_ne!(host.state("s"), SlotState::Cold);
+}
+
+#[test]
 fn a_sleeping_model_keeps_little_memory_and_is_woken_by_a_request() {
     let mut config = small_config();
     config.models.get_mut("a").unwrap().asleep_mib = Some(1000);
