@@ -174,7 +174,7 @@ const NAMES_AT_HOME: &[(&str, &[&str])] = &[
             "src/jobs/events.rs",
         ],
     ),
-    ("ServerSession", &["src/admin", "src/app/listen.rs"]),
+    ("ServerSession", &["src/admin", "src/app/admin_thread.rs"]),
     // A dialect is known by its row alone.
     ("Anthropic", &["src/core/api"]),
     ("BackendName", &["src/core/model", "src/upstream/backends"]),

@@ -12,18 +12,13 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use pingora_core::apps::HttpServerApp;
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::upgrade::{NamedSocket, SocketName, SocketSet, Turn};
-use crate::admin::Admin;
 use crate::config::Listen;
 use crate::downstream::{
     AcceptedStream, ClientConnections, ClientListener, ClientListenerConfig, ConnectionFault,
@@ -277,7 +272,8 @@ fn bind(address: SocketAddr) -> Result<TcpListener, String> {
     })
 }
 
-async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
+/// Accepts a connection of the network; none where that failed, after a pause.
+pub(super) async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     take_accepted(listener.accept().await).await
 }
 
@@ -518,81 +514,6 @@ impl HandshakeFailures {
                 "a connection to the peers listener was refused: it did not prove to be a node of the cluster"
             );
         }
-    }
-}
-
-/// The operators' listener on a thread and a runtime of its own, so that operators get a response
-/// whatever holds the workers.
-pub struct AdminThread {
-    /// Ends the listener by its drop.
-    running: watch::Sender<()>,
-    thread: JoinHandle<()>,
-}
-
-impl AdminThread {
-    /// Serves operators from now on, also while draining.
-    ///
-    /// # Errors
-    /// The operating system gives no thread or takes the socket back.
-    pub fn start(
-        listener: TcpListener,
-        admin: Arc<Admin>,
-        closed: watch::Receiver<bool>,
-    ) -> std::io::Result<AdminThread> {
-        let listener = listener.into_std()?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let (running, mut ended) = watch::channel(());
-        let serve = move || {
-            runtime.block_on(async {
-                let listener = match TcpListener::from_std(listener) {
-                    Ok(listener) => listener,
-                    Err(error) => return tracing::error!(%error, "operators cannot be served"),
-                };
-                tokio::select! {
-                    () = accept_admin(listener, admin, closed) => {}
-                    // Nothing is ever sent: it ends with the sender.
-                    _ = ended.changed() => {}
-                }
-            });
-        };
-        Ok(AdminThread {
-            running,
-            thread: std::thread::Builder::new()
-                .name("admin".into())
-                .spawn(serve)?,
-        })
-    }
-
-    /// Ends it; connections are cut.
-    pub fn stop(self) {
-        let AdminThread { running, thread } = self;
-        drop(running);
-        // A panic of the thread has been reported by the panic hook.
-        let _ = thread.join();
-    }
-}
-
-async fn accept_admin(listener: TcpListener, admin: Arc<Admin>, closed: watch::Receiver<bool>) {
-    let mut open = JoinSet::new();
-    loop {
-        while open.try_join_next().is_some() {}
-        let Some((tcp, _)) = accept(&listener).await else {
-            continue;
-        };
-        let admin = Arc::clone(&admin);
-        let closed = closed.clone();
-        open.spawn(async move {
-            let mut stream = Box::new(L4Stream::from(tcp)) as _;
-            loop {
-                let session = ServerSession::new_http1(stream);
-                let Some(reused) = admin.process_new_http(session, &closed).await else {
-                    return;
-                };
-                stream = reused.consume().0;
-            }
-        });
     }
 }
 

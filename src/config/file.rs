@@ -13,7 +13,7 @@ use infergate_core::model::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::downstream::ClientListenerConfig;
+use crate::downstream::{ClientListenerConfig, ClientTls};
 use crate::files::FilesConfig;
 use crate::gpu::GpuConfig;
 use crate::jobs::{JobsConfig, ReplicateConfig};
@@ -164,19 +164,24 @@ pub struct CallbacksListener {
     pub url: Arc<str>,
 }
 
-/// The listener for operators: plain HTTP, without keys.
+/// The listener for operators: HTTP without keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminListener {
     /// IP address and port; keep it on a loopback or private address.
     #[schemars(extend("format" = "socket-address"))]
     pub address: SocketAddr,
+    /// Certificates; without them operators speak plain text. With `client_ca` only operators with a certificate of it
+    /// are served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<ClientTls>,
 }
 
 impl Default for AdminListener {
     fn default() -> Self {
         AdminListener {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 9090)),
+            tls: None,
         }
     }
 }

@@ -9,6 +9,7 @@
 )]
 
 mod admin;
+mod admin_tls;
 mod admission;
 mod anthropic;
 mod backends;

@@ -29,9 +29,12 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems
     };
     if let (Some(key), Some(admin)) = (&admin_key, admin)
         && !admin.ip().is_loopback()
+        && !listen
+            .key("admin")
+            .is_some_and(|admin| asks_for_certificates(&admin))
     {
         warnings.add(key.problem(
-            "the admin listener asks for no key: make sure only operators reach this address",
+            "the admin listener asks for no key: make sure only operators reach this address, or give it `tls` with `client_ca`",
         ));
     }
     let mut earlier: Vec<(String, SocketAddr)> = admin
@@ -69,6 +72,12 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems
         }
         earlier.push((key.path, here));
     }
+}
+
+/// Returns whether who connects has to show a certificate.
+fn asks_for_certificates(listener: &Cursor<'_>) -> bool {
+    let tls = listener.key("tls");
+    tls.is_some_and(|tls| tls.key("client_ca").is_some())
 }
 
 /// Sockets in the file system, and what is spoken at a listener for clients.

@@ -549,8 +549,6 @@ fn what_is_not_supported_yet_says_so() {
         r#"
 add tls: {}
   line 9: tls: is not supported yet
-put [{ address: "127.0.0.1:8080" }] => [{ address: "127.0.0.1:8080" }]⏎  admin: { tls: { certificate: c } }
-  line 3: listen.admin.tls: is not supported yet
 put backend: openai⏎    endpoints: [{ url: "http://127.0.0.1:9001" }] => backend: cog⏎    trainer: llama⏎    endpoints: [{ url: "http://127.0.0.1:9001", max_concurrent_requests: 1 }]
   line 8: models[0].trainer: trainings are not posted to servers of backend `cog` yet
 "#,
@@ -561,6 +559,8 @@ put backend: openai⏎    endpoints: [{ url: "http://127.0.0.1:9001" }] => backe
 fn what_a_listener_cannot_speak_is_named() {
     check(
         r#"
+put [{ address: "127.0.0.1:8080" }] => [{ address: "127.0.0.1:8080" }]⏎  admin: { tls: { certificate: c } }
+  line 3: listen.admin.tls.private_key: `private_key` is required
 put { address: "127.0.0.1:8080" } => { address: "unix:relative" }
   line 2: listen.clients[0].address: expected `unix:` and an absolute path
 put { address: "127.0.0.1:8080" } => { address: "unix:/a" }, { address: "unix:/a" }
