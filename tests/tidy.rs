@@ -208,10 +208,11 @@ const SPAWNERS: &[&str] = &[
 ];
 
 /// The only files where `unsafe` is allowed: the door for compiled code, the bindings that wasmtime's
-/// macro makes, the allocator's settings, and a test's allocator. docs/decisions/006-unsafe-files.md
+/// macro makes, sockets of a service manager, the allocator's settings, and a test's allocator. docs/decisions/006-unsafe-files.md
 const UNSAFE: &[&str] = &[
     "src/plugin/runtime/code_cache.rs",
     "src/plugin/runtime/bindings.rs",
+    "src/app/activation.rs",
     "src/app/heap.rs",
     "tests/allocations/counter.rs",
 ];

@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, Un
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::activation;
 use super::upgrade::{NamedSocket, SocketName, SocketSet, Turn};
 use crate::config::Listen;
 use crate::downstream::{
@@ -65,15 +66,18 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds everything that is configured, or nothing. Sockets of a predecessor are used as they are.
+    /// Binds everything that is configured, or nothing. Sockets of a predecessor, or of a service manager, are used as they
+    /// are.
     ///
     /// # Errors
     /// A sentence that names the address and what to do.
     pub async fn bind(listen: &Listen, turn: Option<&mut Turn>) -> Result<Listeners, String> {
         // Those of a predecessor are its own until this process serves.
         let handed_over = Arc::new(AtomicBool::new(turn.is_some()));
-        let inherited = turn.map(Turn::take_sockets);
-        let mut inherited = inherited.unwrap_or_default();
+        let mut inherited = match turn {
+            Some(turn) => turn.take_sockets(),
+            None => activation::take(listen)?,
+        };
         let mut clients = Vec::with_capacity(listen.clients.len());
         for listener in &listen.clients {
             let socket = ClientSocket::open(&listener.address, &mut inherited, &handed_over);
@@ -158,6 +162,11 @@ impl ClientSocket {
         handed_over: &Arc<AtomicBool>,
     ) -> Result<ClientSocket, String> {
         let socket = inherited.take(&SocketName::Clients(address.to_string()));
+        // The file of a manager's socket is the manager's, also after this process.
+        let handed_over = match socket.is_some() && activation::is_activated() {
+            true => Arc::new(AtomicBool::new(true)),
+            false => Arc::clone(handed_over),
+        };
         match (address, socket) {
             (ListenAddress::Ip(address), None) => bind(*address).map(ClientSocket::Tcp),
             (ListenAddress::Ip(address), Some(socket)) => {
@@ -169,7 +178,6 @@ impl ClientSocket {
                     None => bind_unix(path).await?,
                 };
                 let path = path.clone();
-                let handed_over = Arc::clone(handed_over);
                 let _path = UnixPath { path, handed_over };
                 Ok(ClientSocket::Unix { listener, _path })
             }
