@@ -76,8 +76,14 @@ const SIMULATE_USERS: &[&str] = &["app", "cli", "main"];
 
 /// The core's modules, in layers as above.
 const CORE_LAYERS: &[&[&str]] = &[
-    &["time"],
-    &["id", "deadline", "refusal", "trace_context"],
+    &["time", "network"],
+    &[
+        "id",
+        "deadline",
+        "refusal",
+        "trace_context",
+        "client_address",
+    ],
     &["model"],
     &[
         "api",
@@ -188,6 +194,7 @@ const SPAWNERS: &[&str] = &[
     "src/app",
     "src/simulate",
     "src/telemetry/event_sink.rs",
+    "src/telemetry/event_sink/socket.rs",
     "src/telemetry/log/queue.rs",
     "src/plugin/runtime/ticker.rs",
     "src/plugin/loading/compile.rs",

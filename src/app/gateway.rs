@@ -132,7 +132,7 @@ impl Gateway {
             .with_jobs(operator(jobs.as_ref()))
             .with_gpu(gpu.as_ref().map(GpuHost::controls));
         Ok(Gateway {
-            edge: Arc::new(DownstreamServer::new(Arc::clone(&shared), jobs.clone())),
+            edge: DownstreamServer::new(Arc::clone(&shared), jobs.clone(), &connections),
             admin: Arc::new(admin),
             gpu,
             jobs,

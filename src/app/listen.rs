@@ -6,7 +6,7 @@
 //! `docs/decisions/004-own-accept-loop.md`.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use infergate_core::client_address::ClientAddress;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -191,17 +192,16 @@ impl ClientSocket {
         }
     }
 
-    /// Accepts a connection, with the address it comes from.
-    async fn accept(&self) -> Option<(AcceptedStream, Option<IpAddr>)> {
+    async fn accept(&self) -> Option<AcceptedStream> {
         let accepted = match self {
             ClientSocket::Tcp(listener) => listener
                 .accept()
                 .await
-                .map(|(tcp, address)| (AcceptedStream::Tcp(tcp), Some(address.ip()))),
+                .map(|(tcp, address)| AcceptedStream::Tcp(tcp, address.ip())),
             ClientSocket::Unix { listener, .. } => listener
                 .accept()
                 .await
-                .map(|(unix, _)| (AcceptedStream::Unix(unix), None)),
+                .map(|(unix, _)| AcceptedStream::Unix(unix)),
         };
         take_accepted(accepted).await
     }
@@ -313,12 +313,16 @@ pub async fn accept_clients(
             Some(_) = open.join_next() => continue,
             _ = closed.wait_for(|closed| *closed) => break,
         };
-        let Some((stream, address)) = accepted else {
+        let Some(stream) = accepted else {
             continue;
         };
         let protocols = listener.protocols();
-        let address = address.filter(|_| protocols.is_direct());
-        let opened = connections.open(address, &shared.snapshot.load().limits);
+        let other_side = stream.other_side();
+        let snapshot = shared.snapshot.load();
+        // Behind a balancer or a trusted proxy are many clients.
+        let is_client = protocols.is_direct() && !snapshot.is_trusted_proxy(other_side);
+        let address = other_side.ip.filter(|_| is_client);
+        let opened = connections.open(address, &snapshot.limits);
         let connection = match opened {
             Ok(connection) => connection,
             Err(too_many) => {
@@ -338,7 +342,7 @@ pub async fn accept_clients(
                 .serve(edge, accepted, connection, (closed, unused))
                 .await;
             if let Err(fault) = served {
-                log_fault(&shared, &listener, &fault);
+                log_fault(&shared, &listener, (other_side, &fault));
             }
         };
         open.spawn(watched(serving, move |held_ms| {
@@ -355,7 +359,7 @@ fn refuse(stream: &AcceptedStream, protocols: &ListenerProtocols) {
     if protocols.is_plain() {
         // Best effort: a socket that takes nothing at once is closed all the same.
         let _ = match stream {
-            AcceptedStream::Tcp(tcp) => tcp.try_write(TOO_MANY_CONNECTIONS.as_bytes()),
+            AcceptedStream::Tcp(tcp, _) => tcp.try_write(TOO_MANY_CONNECTIONS.as_bytes()),
             AcceptedStream::Unix(unix) => unix.try_write(TOO_MANY_CONNECTIONS.as_bytes()),
         };
     }
@@ -363,10 +367,15 @@ fn refuse(stream: &AcceptedStream, protocols: &ListenerProtocols) {
 
 /// Counts a connection that came to no request. Anybody can make such connections: their reasons are told at the level
 /// `debug`, and their number by the metrics.
-fn log_fault(shared: &Shared, listener: &ClientListener, fault: &ConnectionFault) {
+fn log_fault(
+    shared: &Shared,
+    listener: &ClientListener,
+    (other_side, fault): (ClientAddress, &ConnectionFault),
+) {
     shared.metrics.record_refused_connection(fault.reason());
     tracing::debug!(
         listener = %listener.address(),
+        from = other_side.ip.map(tracing::field::display),
         %fault,
         "a client's connection ended before its first request"
     );

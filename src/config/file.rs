@@ -43,6 +43,11 @@ pub struct Config {
     /// Accounts that may call, known by the hash of a key.
     #[serde(default)]
     pub accounts: Vec<AccountSpec>,
+    /// Proxies whose `x-forwarded-for` tells the client's address: networks such as `10.0.0.0/8`, addresses, and `unix` for
+    /// whoever connects over a socket in the file system. The header of anybody else is ignored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub trusted_proxies: Vec<Arc<str>>,
     /// Sizes and counts a client cannot exceed.
     #[serde(default)]
     pub limits: Limits,

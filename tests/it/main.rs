@@ -89,5 +89,6 @@ mod support;
 mod tasks;
 mod tls;
 mod triton;
+mod trusted_proxies;
 mod upgrade;
 mod workers_ai;

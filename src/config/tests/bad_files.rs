@@ -168,6 +168,16 @@ add limits: { request_body_mib: 0 }
   line 9: limits.request_body_mib: 0 is too small: expected a whole number from 1 to 1024
 add limits: { connections_per_client: 0 }
   line 9: limits.connections_per_client: too small
+add trusted_proxies: ["10.0.0.0/8", "unix", "10.0.0.1/8"]
+  line 9: trusted_proxies[2]: has bits set beyond its prefix: write a network, an address or `unix`
+add trusted_proxies: [proxy.example]
+  line 9: trusted_proxies[0]: must be a network such as 10.0.0.0/8 or fd00::/8: write
+add trusted_proxies: ["unix:/x"]
+  line 9: trusted_proxies[0]: must be a network
+add accounts: [{ id: acme, requests_per_minute_by_task: { text-generatoin: 3 } }]
+  line 9: accounts[0].requests_per_minute_by_task.text-generatoin: no task is called "text-generatoin": use one of text-generation, text-classification
+add accounts: [{ id: acme, requests_per_minute_by_task: { text-generation: 0 } }]
+  line 9: accounts[0].requests_per_minute_by_task.text-generation: 0 is too small
 add limits: { header_timeout_secs: 0 }
   line 9: limits.header_timeout_secs: too small
 add limits: { request_body_mib: 64, buffered_bodies_mib: 32 }
