@@ -76,8 +76,15 @@ const SIMULATE_USERS: &[&str] = &["app", "cli", "main"];
 
 /// The core's modules, in layers as above.
 const CORE_LAYERS: &[&[&str]] = &[
-    &["time"],
-    &["id", "deadline", "refusal", "trace_context", "websocket"],
+    &["time", "network"],
+    &[
+        "id",
+        "deadline",
+        "refusal",
+        "trace_context",
+        "client_address",
+        "websocket",
+    ],
     &["model"],
     &[
         "api",
@@ -174,7 +181,7 @@ const NAMES_AT_HOME: &[(&str, &[&str])] = &[
             "src/jobs/events.rs",
         ],
     ),
-    ("ServerSession", &["src/admin", "src/app/listen.rs"]),
+    ("ServerSession", &["src/admin", "src/app/admin_thread.rs"]),
     // A dialect is known by its row alone.
     ("Anthropic", &["src/core/api"]),
     ("BackendName", &["src/core/model", "src/upstream/backends"]),
@@ -188,6 +195,7 @@ const SPAWNERS: &[&str] = &[
     "src/app",
     "src/simulate",
     "src/telemetry/event_sink.rs",
+    "src/telemetry/event_sink/socket.rs",
     "src/telemetry/log/queue.rs",
     "src/plugin/runtime/ticker.rs",
     "src/plugin/loading/compile.rs",
@@ -208,10 +216,11 @@ const SPAWNERS: &[&str] = &[
 ];
 
 /// The only files where `unsafe` is allowed: the door for compiled code, the bindings that wasmtime's
-/// macro makes, the allocator's settings, and a test's allocator. docs/decisions/006-unsafe-files.md
+/// macro makes, sockets of a service manager, the allocator's settings, and a test's allocator. docs/decisions/006-unsafe-files.md
 const UNSAFE: &[&str] = &[
     "src/plugin/runtime/code_cache.rs",
     "src/plugin/runtime/bindings.rs",
+    "src/app/activation.rs",
     "src/app/heap.rs",
     "tests/allocations/counter.rs",
 ];

@@ -1,5 +1,5 @@
-//! The admin listener: health, readiness, metrics, state, traces, reload and runtime flags, over plain
-//! HTTP.
+//! The admin listener: health, readiness, metrics, state, traces, reload and runtime flags, over HTTP,
+//! plain or under TLS.
 //!
 //! No other module is known here: values to show come from [`Insight`], reloads go to a [`ReloadHandle`](reload::ReloadHandle),
 //! changes to [`Controls`], questions about jobs to [`JobControls`], those about devices to [`GpuControls`]. `app`
@@ -17,6 +17,7 @@ mod log_stream;
 mod reload;
 mod response;
 mod state;
+mod tls_stream;
 
 pub use capture::{CaptureError, CaptureReport};
 pub use controls::{Controls, FlagChanges};
@@ -34,3 +35,4 @@ pub use state::{
     AccountState, AccountsState, ClassState, ClassesState, ConfigState, EndpointState, LastError,
     ModelState, NodeState, PermitState, QueueState, ReloadError, RemoteNodeState, State, TurnState,
 };
+pub use tls_stream::AdminTlsStream;

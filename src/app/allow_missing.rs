@@ -65,6 +65,13 @@ fn remove_missing(loaded: &mut LoadedConfig) -> Vec<Problem> {
             listener.tls = None;
         }
     }
+    let mut without_admin = false;
+    for (key, path) in config.listen.admin.tls.iter().flat_map(ClientTls::files) {
+        without_admin |= is_absent(&format!("listen.admin.tls.{key}"), path);
+    }
+    if without_admin {
+        config.listen.admin.tls = None;
+    }
     if let Some(cluster) = &mut config.cluster {
         cluster.crl.take_if(|crl| is_absent("cluster.crl", crl));
     }

@@ -59,4 +59,8 @@ pub fn announce(config: &Config, snapshot: &ConfigSnapshot) {
         }
         None => tracing::info!("writes no events: `events.file` is not configured"),
     }
+    if let Some(socket) = &config.events.unix_socket {
+        let share = config.events.sample;
+        tracing::info!(path = %socket.path.display(), share, "sends events to a socket");
+    }
 }

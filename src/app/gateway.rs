@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::admin_thread::AdminThread;
 use super::capture::CaptureRecorder;
 use super::cluster::{ClusterSockets, Membership};
 use super::discover::DiscoveryReport;
@@ -24,7 +25,7 @@ use super::gpu::{GpuHost, HostEnding, HostPredecessor};
 use super::insight::NodeInsight;
 use super::job_controls::operator;
 use super::jobs::JobTasks;
-use super::listen::{AdminThread, ClientListeners, ClientSocket, Listeners, accept_clients};
+use super::listen::{ClientListeners, ClientSocket, Listeners, accept_clients};
 use super::load::{Loader, PreparedConfig};
 use super::plan::node_id;
 use super::quota_keeper::QuotaKeeper;
@@ -133,7 +134,7 @@ impl Gateway {
             .with_jobs(operator(jobs.as_ref()))
             .with_gpu(gpu.as_ref().map(GpuHost::controls));
         Ok(Gateway {
-            edge: Arc::new(DownstreamServer::new(Arc::clone(&shared), jobs.clone())),
+            edge: DownstreamServer::new(Arc::clone(&shared), jobs.clone(), &connections),
             admin: Arc::new(admin),
             gpu,
             jobs,
@@ -173,7 +174,8 @@ impl Gateway {
             state_dir,
         } = self;
         let ((closing, closed), mut tasks) = (watch::channel(false), JoinSet::new());
-        let mut operators = match AdminThread::start(listeners.admin, admin, closed.clone()) {
+        let served = (listeners.admin, admin, reloader.admin_tls());
+        let mut operators = match AdminThread::start(served, closed.clone()) {
             Ok(operators) => Some(operators),
             Err(error) => return fail_in_turn(turn, &unserved(&error)).await,
         };

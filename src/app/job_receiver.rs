@@ -428,6 +428,7 @@ fn forwarded_head(deadline_left: Millis) -> ForwardedHead {
             in_flight: 1,
         },
         request_id: "r-1".into(),
+        client: Default::default(),
         account: "acme".into(),
         is_limited: false,
         model: "chat".into(),

@@ -6,24 +6,21 @@
 //! `docs/decisions/004-own-accept-loop.md`.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use pingora_core::apps::HttpServerApp;
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::l4::stream::Stream as L4Stream;
+use infergate_core::client_address::ClientAddress;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::activation;
 use super::upgrade::{NamedSocket, SocketName, SocketSet, Turn};
-use crate::admin::Admin;
 use crate::config::Listen;
 use crate::downstream::{
     AcceptedStream, ClientConnections, ClientListener, ClientListenerConfig, ConnectionFault,
@@ -70,15 +67,18 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds everything that is configured, or nothing. Sockets of a predecessor are used as they are.
+    /// Binds everything that is configured, or nothing. Sockets of a predecessor, or of a service manager, are used as they
+    /// are.
     ///
     /// # Errors
     /// A sentence that names the address and what to do.
     pub async fn bind(listen: &Listen, turn: Option<&mut Turn>) -> Result<Listeners, String> {
         // Those of a predecessor are its own until this process serves.
         let handed_over = Arc::new(AtomicBool::new(turn.is_some()));
-        let inherited = turn.map(Turn::take_sockets);
-        let mut inherited = inherited.unwrap_or_default();
+        let mut inherited = match turn {
+            Some(turn) => turn.take_sockets(),
+            None => activation::take(listen)?,
+        };
         let mut clients = Vec::with_capacity(listen.clients.len());
         for listener in &listen.clients {
             let socket = ClientSocket::open(&listener.address, &mut inherited, &handed_over);
@@ -163,6 +163,11 @@ impl ClientSocket {
         handed_over: &Arc<AtomicBool>,
     ) -> Result<ClientSocket, String> {
         let socket = inherited.take(&SocketName::Clients(address.to_string()));
+        // The file of a manager's socket is the manager's, also after this process.
+        let handed_over = match socket.is_some() && activation::is_activated() {
+            true => Arc::new(AtomicBool::new(true)),
+            false => Arc::clone(handed_over),
+        };
         match (address, socket) {
             (ListenAddress::Ip(address), None) => bind(*address).map(ClientSocket::Tcp),
             (ListenAddress::Ip(address), Some(socket)) => {
@@ -174,7 +179,6 @@ impl ClientSocket {
                     None => bind_unix(path).await?,
                 };
                 let path = path.clone();
-                let handed_over = Arc::clone(handed_over);
                 let _path = UnixPath { path, handed_over };
                 Ok(ClientSocket::Unix { listener, _path })
             }
@@ -188,17 +192,16 @@ impl ClientSocket {
         }
     }
 
-    /// Accepts a connection, with the address it comes from.
-    async fn accept(&self) -> Option<(AcceptedStream, Option<IpAddr>)> {
+    async fn accept(&self) -> Option<AcceptedStream> {
         let accepted = match self {
             ClientSocket::Tcp(listener) => listener
                 .accept()
                 .await
-                .map(|(tcp, address)| (AcceptedStream::Tcp(tcp), Some(address.ip()))),
+                .map(|(tcp, address)| AcceptedStream::Tcp(tcp, address.ip())),
             ClientSocket::Unix { listener, .. } => listener
                 .accept()
                 .await
-                .map(|(unix, _)| (AcceptedStream::Unix(unix), None)),
+                .map(|(unix, _)| AcceptedStream::Unix(unix)),
         };
         take_accepted(accepted).await
     }
@@ -277,7 +280,8 @@ fn bind(address: SocketAddr) -> Result<TcpListener, String> {
     })
 }
 
-async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
+/// Accepts a connection of the network; none where that failed, after a pause.
+pub(super) async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     take_accepted(listener.accept().await).await
 }
 
@@ -309,12 +313,16 @@ pub async fn accept_clients(
             Some(_) = open.join_next() => continue,
             _ = closed.wait_for(|closed| *closed) => break,
         };
-        let Some((stream, address)) = accepted else {
+        let Some(stream) = accepted else {
             continue;
         };
         let protocols = listener.protocols();
-        let address = address.filter(|_| protocols.is_direct());
-        let opened = connections.open(address, &shared.snapshot.load().limits);
+        let other_side = stream.other_side();
+        let snapshot = shared.snapshot.load();
+        // Behind a balancer or a trusted proxy are many clients.
+        let is_client = protocols.is_direct() && !snapshot.is_trusted_proxy(other_side);
+        let address = other_side.ip.filter(|_| is_client);
+        let opened = connections.open(address, &snapshot.limits);
         let connection = match opened {
             Ok(connection) => connection,
             Err(too_many) => {
@@ -334,7 +342,7 @@ pub async fn accept_clients(
                 .serve(edge, accepted, connection, (closed, unused))
                 .await;
             if let Err(fault) = served {
-                log_fault(&shared, &listener, &fault);
+                log_fault(&shared, &listener, (other_side, &fault));
             }
         };
         open.spawn(watched(serving, move |held_ms| {
@@ -351,7 +359,7 @@ fn refuse(stream: &AcceptedStream, protocols: &ListenerProtocols) {
     if protocols.is_plain() {
         // Best effort: a socket that takes nothing at once is closed all the same.
         let _ = match stream {
-            AcceptedStream::Tcp(tcp) => tcp.try_write(TOO_MANY_CONNECTIONS.as_bytes()),
+            AcceptedStream::Tcp(tcp, _) => tcp.try_write(TOO_MANY_CONNECTIONS.as_bytes()),
             AcceptedStream::Unix(unix) => unix.try_write(TOO_MANY_CONNECTIONS.as_bytes()),
         };
     }
@@ -359,10 +367,15 @@ fn refuse(stream: &AcceptedStream, protocols: &ListenerProtocols) {
 
 /// Counts a connection that came to no request. Anybody can make such connections: their reasons are told at the level
 /// `debug`, and their number by the metrics.
-fn log_fault(shared: &Shared, listener: &ClientListener, fault: &ConnectionFault) {
+fn log_fault(
+    shared: &Shared,
+    listener: &ClientListener,
+    (other_side, fault): (ClientAddress, &ConnectionFault),
+) {
     shared.metrics.record_refused_connection(fault.reason());
     tracing::debug!(
         listener = %listener.address(),
+        from = other_side.ip.map(tracing::field::display),
         %fault,
         "a client's connection ended before its first request"
     );
@@ -518,81 +531,6 @@ impl HandshakeFailures {
                 "a connection to the peers listener was refused: it did not prove to be a node of the cluster"
             );
         }
-    }
-}
-
-/// The operators' listener on a thread and a runtime of its own, so that operators get a response
-/// whatever holds the workers.
-pub struct AdminThread {
-    /// Ends the listener by its drop.
-    running: watch::Sender<()>,
-    thread: JoinHandle<()>,
-}
-
-impl AdminThread {
-    /// Serves operators from now on, also while draining.
-    ///
-    /// # Errors
-    /// The operating system gives no thread or takes the socket back.
-    pub fn start(
-        listener: TcpListener,
-        admin: Arc<Admin>,
-        closed: watch::Receiver<bool>,
-    ) -> std::io::Result<AdminThread> {
-        let listener = listener.into_std()?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let (running, mut ended) = watch::channel(());
-        let serve = move || {
-            runtime.block_on(async {
-                let listener = match TcpListener::from_std(listener) {
-                    Ok(listener) => listener,
-                    Err(error) => return tracing::error!(%error, "operators cannot be served"),
-                };
-                tokio::select! {
-                    () = accept_admin(listener, admin, closed) => {}
-                    // Nothing is ever sent: it ends with the sender.
-                    _ = ended.changed() => {}
-                }
-            });
-        };
-        Ok(AdminThread {
-            running,
-            thread: std::thread::Builder::new()
-                .name("admin".into())
-                .spawn(serve)?,
-        })
-    }
-
-    /// Ends it; connections are cut.
-    pub fn stop(self) {
-        let AdminThread { running, thread } = self;
-        drop(running);
-        // A panic of the thread has been reported by the panic hook.
-        let _ = thread.join();
-    }
-}
-
-async fn accept_admin(listener: TcpListener, admin: Arc<Admin>, closed: watch::Receiver<bool>) {
-    let mut open = JoinSet::new();
-    loop {
-        while open.try_join_next().is_some() {}
-        let Some((tcp, _)) = accept(&listener).await else {
-            continue;
-        };
-        let admin = Arc::clone(&admin);
-        let closed = closed.clone();
-        open.spawn(async move {
-            let mut stream = Box::new(L4Stream::from(tcp)) as _;
-            loop {
-                let session = ServerSession::new_http1(stream);
-                let Some(reused) = admin.process_new_http(session, &closed).await else {
-                    return;
-                };
-                stream = reused.consume().0;
-            }
-        });
     }
 }
 

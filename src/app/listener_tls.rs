@@ -1,4 +1,4 @@
-//! Certificates of the listeners for clients, read from their files.
+//! Certificates of the listeners for clients and operators, read from their files.
 //!
 //! All files are read before one listener changes: a bad one leaves what is in use. Handshakes are made elsewhere.
 
@@ -9,38 +9,49 @@ use crate::config::{LoadedConfig, Problem};
 use crate::downstream::{ClientTls, Http2};
 use crate::tls::{CredentialFault, ListenerTls, OwnCertificate, read_pem, time_fault};
 
-/// Reads the certificates of each listener, none for plain text, with what is wrong with them and what will be.
-pub fn read(
-    loaded: &mut LoadedConfig,
-    problems: &mut Vec<Problem>,
-) -> Vec<Option<Arc<ListenerTls>>> {
+/// Certificates of listeners; none for plain text.
+#[derive(Default)]
+pub struct ListenersTls {
+    /// Certificates of each listener for clients, in the order of the file.
+    pub clients: Vec<Option<Arc<ListenerTls>>>,
+    /// Certificates of the listener for operators.
+    pub admin: Option<Arc<ListenerTls>>,
+}
+
+/// Reads the certificates of each listener, with what is wrong with them and what will be.
+pub fn read(loaded: &mut LoadedConfig, problems: &mut Vec<Problem>) -> ListenersTls {
     let LoadedConfig {
         config,
         places,
         warnings,
         ..
     } = loaded;
-    let mut found = Vec::new();
-    for (at, listener) in config.listen.clients.iter().enumerate() {
-        let Some(tls) = &listener.tls else {
-            found.push(None);
-            continue;
-        };
+    let mut read = |path: String, tls: Option<&ClientTls>, offers_http2: bool| {
         let place = |fault: TlsFault| {
-            let key = format!("listen.clients[{at}].tls.{}", fault.key);
+            let key = format!("{path}.tls.{}", fault.key);
             places.problem(&key, fault.message)
         };
-        match listener_tls(tls, listener.http2 != Http2::Off) {
+        match listener_tls(tls?, offers_http2) {
             Ok((tls, faults)) => {
                 warnings.extend(faults.into_iter().map(place));
-                found.push(Some(Arc::new(tls)));
+                Some(Arc::new(tls))
             }
             Err(faults) => {
                 problems.extend(faults.into_iter().map(place));
-                found.push(None);
+                None
             }
         }
+    };
+    let mut found = ListenersTls::default();
+    for (at, listener) in config.listen.clients.iter().enumerate() {
+        let offers_http2 = listener.http2 != Http2::Off;
+        let path = format!("listen.clients[{at}]");
+        found
+            .clients
+            .push(read(path, listener.tls.as_ref(), offers_http2));
     }
+    let admin = config.listen.admin.tls.as_ref();
+    found.admin = read("listen.admin".to_owned(), admin, false);
     found
 }
 

@@ -10,7 +10,8 @@ use infergate_core::model::ModelSpec;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{allow_missing, gpu_check, listener_tls, state_dir};
+use super::listener_tls::{self, ListenersTls};
+use super::{allow_missing, gpu_check, state_dir};
 use crate::config::watch::WatchedFile;
 use crate::config::{self, Config, LoadedConfig, Problem};
 use crate::downstream::ClientTls;
@@ -20,7 +21,7 @@ use crate::plugin::{
     Captures, CompileWait, Host, HostCounts, HostSettings, PluginProblem, PluginSnapshot,
 };
 use crate::telemetry::PluginMetricsRegistry;
-use crate::tls::{CredentialFault, CredentialFile, ListenerTls, read_ca_file};
+use crate::tls::{CredentialFault, CredentialFile, read_ca_file};
 
 /// Below `state_dir`: compiled plugins.
 const CACHE: &str = "plugins";
@@ -35,8 +36,8 @@ pub struct PreparedConfig {
     pub plugins: PluginSnapshot,
     /// Credentials shown to other nodes; none without `listen.peers`.
     pub credentials: Option<Arc<NodeCredentials>>,
-    /// Certificates of each listener for clients, in the order of the file; none for plain text.
-    pub client_tls: Vec<Option<Arc<ListenerTls>>>,
+    /// Certificates of listeners for clients and operators.
+    pub tls: ListenersTls,
     /// Files it names whose change is a reason to load it again.
     pub files: Vec<NamedFile>,
 }
@@ -150,7 +151,7 @@ impl Loader {
         let files = named_files(&loaded.config);
         let mut unusable = read_certificates(&mut loaded);
         let credentials = read_credentials(&mut loaded, &mut unusable);
-        let client_tls = listener_tls::read(&mut loaded, &mut unusable);
+        let tls = listener_tls::read(&mut loaded, &mut unusable);
         let models: Vec<_> = loaded.config.models.iter().cloned().map(Arc::new).collect();
         let plugins = match self.plugins(&loaded, &models, former, patience) {
             Ok(plugins) if unusable.is_empty() => Ok(plugins),
@@ -172,7 +173,7 @@ impl Loader {
                     models,
                     plugins,
                     credentials,
-                    client_tls,
+                    tls,
                 })
             }
             Err(problems) => Err(PrepareError {
@@ -354,6 +355,9 @@ fn named_files(config: &Config) -> Vec<(NamedFile, bool)> {
             let key = format!("listen.clients[{}].tls.{key}", listener.address);
             files.push((named(key, path), true));
         }
+    }
+    for (key, path) in config.listen.admin.tls.iter().flat_map(ClientTls::files) {
+        files.push((named(format!("listen.admin.tls.{key}"), path), true));
     }
     if let Some(crl) = config.cluster.as_ref().and_then(|c| c.crl.as_deref()) {
         files.push((named("cluster.crl".to_owned(), crl), true));

@@ -4,6 +4,8 @@
 //! ranker, discovery of endpoints and nodes, gossip, exporter, sampler, memory trimmer, quota keeper, capture writer
 //! and the reload loop.
 
+mod activation;
+mod admin_thread;
 mod allow_missing;
 mod announce;
 mod capture;

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use infergate_core::client_address::TrustedProxies;
 use infergate_core::model::ModelSpec;
 use infergate_core::routing::cluster::NodeId;
 
@@ -41,6 +42,7 @@ pub fn snapshot_plan(
         plugins,
         accounts: config.accounts.clone(),
         anonymous_allowed: config.anonymous == config::Anonymous::Allow,
+        trusted_proxies: TrustedProxies::parse(&config.trusted_proxies),
         limits: config.limits.clone(),
         timeouts: config.timeouts.clone(),
         headers: config.headers.clone(),

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use infergate_core::model::ModelSpec;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
@@ -31,6 +31,7 @@ use crate::state::{ConfigSnapshot, Shared};
 use crate::telemetry::clock::rfc3339;
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::metrics::ReloadResult;
+use crate::tls::ListenerTls;
 use crate::upstream::request_ranking;
 
 /// Pause after a discovery report, so that several reports at once make one new snapshot.
@@ -77,6 +78,8 @@ pub struct Reloader {
     is_waiting: bool,
     /// Listeners for clients.
     listeners: ClientListeners,
+    /// Certificates of the listener for operators; none for plain text.
+    admin_tls: Arc<ArcSwapOption<ListenerTls>>,
 }
 
 impl Reloader {
@@ -96,7 +99,7 @@ impl Reloader {
             plugins,
             credentials,
             files,
-            client_tls,
+            tls,
         } = first;
         let mut reloader = Reloader {
             loader,
@@ -114,8 +117,10 @@ impl Reloader {
             status: Arc::default(),
             is_waiting: false,
             listeners: ClientListeners::default(),
+            admin_tls: Arc::default(),
         };
-        reloader.listeners = ClientListeners::start(&reloader.current.listen, client_tls);
+        reloader.listeners = ClientListeners::start(&reloader.current.listen, tls.clients);
+        reloader.admin_tls.store(tls.admin);
         for report in discovery.first {
             let now = reloader.shared.clock.now();
             reloader.found.update(report, &reloader.current.models, now);
@@ -129,6 +134,11 @@ impl Reloader {
     /// Listeners for clients, in the order of the file at start.
     pub fn listeners(&self) -> &ClientListeners {
         &self.listeners
+    }
+
+    /// Certificates of the listener for operators, followed by its new connections.
+    pub fn admin_tls(&self) -> Arc<ArcSwapOption<ListenerTls>> {
+        Arc::clone(&self.admin_tls)
     }
 
     /// The configuration in effect.
@@ -263,7 +273,7 @@ impl Reloader {
             plugins,
             credentials,
             files,
-            client_tls,
+            tls,
         } = ready;
         let compiling = plugins.compiling().to_vec();
         self.is_waiting = !compiling.is_empty();
@@ -302,7 +312,8 @@ impl Reloader {
             generation += 1;
             self.current = next;
             self.set_peer_credentials(credentials);
-            self.listeners.configure(&self.current.listen, client_tls);
+            self.listeners.configure(&self.current.listen, tls.clients);
+            self.admin_tls.store(tls.admin);
             self.put_into_effect(generation, models, plugins);
         }
         self.shared.metrics.record_reload(ReloadResult::Applied);

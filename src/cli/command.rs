@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use super::admin::AdminArgs;
 use super::output::{print, problem};
 use super::{diff, explain, gpu, jobs, key, lease, logs, plugin};
 use crate::gpu::process;
@@ -116,9 +117,8 @@ enum Command {
         /// The request's id, 32 hex digits, or `last`. Without it the last requests are listed.
         #[arg(value_name = "ID")]
         id: Option<String>,
-        /// The admin listener, HOST:PORT; 127.0.0.1:9090 unless --config says where it is.
-        #[arg(long, value_name = "ADDRESS")]
-        admin: Option<String>,
+        #[command(flatten)]
+        admin: AdminArgs,
         /// The configuration file whose `listen.admin` is asked.
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
@@ -209,9 +209,8 @@ enum ConfigCommand {
         /// The configuration file (YAML).
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// The admin listener of the gateway, HOST:PORT; the file's `listen.admin` unless given.
-        #[arg(long, value_name = "ADDRESS")]
-        admin: Option<String>,
+        #[command(flatten)]
+        admin: AdminArgs,
         /// Print the differences as JSON.
         #[arg(long)]
         json: bool,
@@ -254,13 +253,13 @@ pub fn run() -> ExitCode {
         } => init(&file),
         Command::Config {
             what: ConfigCommand::Diff { file, admin, json },
-        } => diff::run(&file, admin.as_deref(), json),
+        } => diff::run(&file, &admin, json),
         Command::Explain {
             id,
             admin,
             config,
             json,
-        } => explain::run(id.as_deref(), admin.as_deref(), config.as_deref(), json),
+        } => explain::run(id.as_deref(), &admin, config.as_deref(), json),
         Command::Jobs(args) => jobs::run(&args),
         Command::Lease(args) => lease::run(&args),
         Command::Logs(args) => logs::run(&args),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::admin;
+use super::admin::{self, AdminArgs};
 use super::output::{print, problem};
 use crate::config::{self, Config, KeyDifference, has_secret};
 
@@ -20,7 +20,7 @@ const FAILED: u8 = 2;
 const VALUE_CHARS_MAX: usize = 120;
 
 /// Prints the differences. The exit status is 1 when there are any.
-pub fn run(file: &Path, admin: Option<&str>, is_json: bool) -> ExitCode {
+pub fn run(file: &Path, admin: &AdminArgs, is_json: bool) -> ExitCode {
     let config = match config::load(file) {
         Ok(loaded) => loaded.config,
         Err(problems) => {
@@ -52,14 +52,14 @@ pub fn run(file: &Path, admin: Option<&str>, is_json: bool) -> ExitCode {
 fn compare(
     config: &Config,
     file: &Path,
-    admin: Option<&str>,
+    admin: &AdminArgs,
 ) -> Result<(Vec<KeyDifference>, Value), String> {
-    let address = admin::address(admin, &config.listen.admin)?;
-    let answer = admin::get(address, "/config")?;
+    let target = admin.target(&config.listen.admin)?;
+    let answer = admin::get(&target, "/config")?;
     let (running, salt) = (&answer.body["config"], answer.body["salt"].as_str());
     let (Some(salt), true) = (salt, answer.status == 200 && running.is_object()) else {
         return Err(format!(
-            "{address} does not show its configuration (HTTP {}): it is no gateway of this version",
+            "{target} does not show its configuration (HTTP {}): it is no gateway of this version",
             answer.status
         ));
     };

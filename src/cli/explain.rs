@@ -4,13 +4,12 @@
 //! are cleaned of what could make a line or move a cursor.
 
 use std::fmt::Write;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::admin;
+use super::admin::{self, AdminArgs, AdminTarget};
 use super::output::{print, problem};
 use crate::telemetry::printable;
 
@@ -24,14 +23,9 @@ const NEWEST: &str = "last";
 const INDENT: &str = "                                 ";
 
 /// Prints the trace of a request, or the last requests without an id.
-pub fn run(
-    id: Option<&str>,
-    admin: Option<&str>,
-    config: Option<&Path>,
-    is_json: bool,
-) -> ExitCode {
-    let address = admin::listener(config).and_then(|it| admin::address(admin, &it));
-    let asked = address.and_then(|address| fetch(address, id));
+pub fn run(id: Option<&str>, admin: &AdminArgs, config: Option<&Path>, is_json: bool) -> ExitCode {
+    let target = admin.target_of(config);
+    let asked = target.and_then(|target| fetch(&target, id));
     match asked {
         Ok((200, body)) => print(&match id {
             _ if is_json => format!("{body:#}\n"),
@@ -50,8 +44,8 @@ pub fn run(
     }
 }
 
-fn fetch(address: SocketAddr, id: Option<&str>) -> Result<(u16, Value), String> {
-    let get = |path: &str| admin::get(address, path).map(|answer| (answer.status, answer.body));
+fn fetch(target: &AdminTarget, id: Option<&str>) -> Result<(u16, Value), String> {
+    let get = |path: &str| admin::get(target, path).map(|answer| (answer.status, answer.body));
     let id = match id {
         None => return get("/explain"),
         Some(NEWEST) => {

@@ -2,7 +2,6 @@
 //!
 //! Decides nothing: each command is one request to the admin listener.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use clap::Args;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use super::admin::{self, FetchedResponse};
+use super::admin::{self, AdminArgs, AdminTarget, FetchedResponse};
 use super::output::{print, problem};
 
 /// Exit status for what the gateway refuses.
@@ -38,22 +37,20 @@ Examples:
 /// Place of the gateway.
 #[derive(Args)]
 pub struct GatewayPlace {
-    /// The admin listener, HOST:PORT; 127.0.0.1:9090 unless --config says where it is.
-    #[arg(long, value_name = "ADDRESS")]
-    admin: Option<String>,
+    #[command(flatten)]
+    admin: AdminArgs,
     /// The configuration file whose `listen.admin` is asked.
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 impl GatewayPlace {
-    /// Returns the address of the admin listener.
+    /// Returns the admin listener.
     ///
     /// # Errors
-    /// A sentence: the file or the name is no good.
-    pub fn address(&self) -> Result<SocketAddr, String> {
-        let listener = admin::listener(self.config.as_deref())?;
-        admin::address(self.admin.as_deref(), &listener)
+    /// A sentence: a file or the name is no good.
+    pub fn target(&self) -> Result<AdminTarget, String> {
+        self.admin.target_of(self.config.as_deref())
     }
 
     /// Asks the admin listener.
@@ -61,17 +58,17 @@ impl GatewayPlace {
     /// # Errors
     /// A sentence: it does not answer.
     pub fn ask(&self, method: &str, path: &str) -> Result<FetchedResponse, String> {
-        let address = self.address()?;
+        let target = self.target()?;
         match method {
-            "GET" => admin::get(address, path),
-            _ => admin::post(address, path),
+            "GET" => admin::get(&target, path),
+            _ => admin::post(&target, path),
         }
     }
 
     fn order(&self, path: &str, wait: u64) -> Result<FetchedResponse, String> {
         let patience = Duration::from_secs(wait);
         admin::post_patiently(
-            self.address()?,
+            &self.target()?,
             &format!("{path}?wait_secs={wait}"),
             patience,
         )

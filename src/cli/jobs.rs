@@ -2,14 +2,13 @@
 //!
 //! Decides nothing: each command is one request, and tables are made in `job_tables`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::admin::{self, FetchedResponse};
+use super::admin::{self, AdminArgs, AdminTarget, FetchedResponse};
 use super::job_tables;
 use super::output::{print, problem};
 
@@ -42,9 +41,8 @@ Examples:
 pub struct JobsArgs {
     #[command(subcommand)]
     what: JobsCommand,
-    /// The admin listener, HOST:PORT; 127.0.0.1:9090 unless --config says where it is.
-    #[arg(long, value_name = "ADDRESS", global = true)]
-    admin: Option<String>,
+    #[command(flatten)]
+    admin: AdminArgs,
     /// The configuration file whose `listen.admin` is asked.
     #[arg(long, short, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
@@ -145,10 +143,9 @@ struct JobQuestion {
 
 /// Runs a command about jobs.
 pub fn run(args: &JobsArgs) -> ExitCode {
-    let listener = admin::listener(args.config.as_deref());
-    let address = listener.and_then(|it| admin::address(args.admin.as_deref(), &it));
+    let target = args.admin.target_of(args.config.as_deref());
     let question = question(&args.what);
-    let asked = address.and_then(|address| ask(address, &question));
+    let asked = target.and_then(|target| ask(&target, &question));
     match asked {
         Ok(FetchedResponse { status: 200, body }) => print(&match args.json {
             true => format!("{body:#}\n"),
@@ -167,10 +164,10 @@ pub fn run(args: &JobsArgs) -> ExitCode {
     }
 }
 
-fn ask(address: SocketAddr, question: &JobQuestion) -> Result<FetchedResponse, String> {
+fn ask(target: &AdminTarget, question: &JobQuestion) -> Result<FetchedResponse, String> {
     match question.is_post {
-        true => admin::post(address, &question.path),
-        false => admin::get(address, &question.path),
+        true => admin::post(target, &question.path),
+        false => admin::get(target, &question.path),
     }
 }
 

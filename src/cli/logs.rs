@@ -113,14 +113,14 @@ fn follow(place: &GatewayPlace, path: &str) -> ExitCode {
         }
         !is_over
     };
-    let address = match place.address() {
-        Ok(address) => address,
+    let target = match place.target() {
+        Ok(target) => target,
         Err(error) => {
             problem(&error);
             return ExitCode::from(FAILED);
         }
     };
-    match admin::follow(address, path, show) {
+    match admin::follow(&target, path, show) {
         Ok(EventStreamEnd::Refused(response)) => match read_answer(response) {
             Ok(_) => {
                 problem("the gateway does not know how to follow a log: it is an older one");

@@ -37,6 +37,7 @@ const NEEDS_RESTART_IN_FLEET: &[&str] = &["node.id", "node.site"];
 
 /// Keys below those that are followed.
 const LIVE: &[&str] = &[
+    "listen.admin.tls",
     "listen.peers.tls",
     "cluster.node_names",
     "cluster.crl",

@@ -13,7 +13,7 @@ use infergate_core::model::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::downstream::ClientListenerConfig;
+use crate::downstream::{ClientListenerConfig, ClientTls};
 use crate::files::FilesConfig;
 use crate::gpu::GpuConfig;
 use crate::jobs::{JobsConfig, ReplicateConfig};
@@ -43,6 +43,11 @@ pub struct Config {
     /// Accounts that may call, known by the hash of a key.
     #[serde(default)]
     pub accounts: Vec<AccountSpec>,
+    /// Proxies whose `x-forwarded-for` tells the client's address: networks such as `10.0.0.0/8`, addresses, and `unix` for
+    /// whoever connects over a socket in the file system. The header of anybody else is ignored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub trusted_proxies: Vec<Arc<str>>,
     /// Sizes and counts a client cannot exceed.
     #[serde(default)]
     pub limits: Limits,
@@ -164,19 +169,24 @@ pub struct CallbacksListener {
     pub url: Arc<str>,
 }
 
-/// The listener for operators: plain HTTP, without keys.
+/// The listener for operators: HTTP without keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminListener {
     /// IP address and port; keep it on a loopback or private address.
     #[schemars(extend("format" = "socket-address"))]
     pub address: SocketAddr,
+    /// Certificates; without them operators speak plain text. With `client_ca` only operators with a certificate of it
+    /// are served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<ClientTls>,
 }
 
 impl Default for AdminListener {
     fn default() -> Self {
         AdminListener {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 9090)),
+            tls: None,
         }
     }
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::env::{self, EnvLookup};
 use super::problem::{Problem, Problems};
-use super::{Config, KeyPositions, check, structure, unsupported, yaml};
+use super::{Config, KeyPositions, Listen, check, structure, unsupported, yaml};
 use crate::regular_file::open_regular;
 
 /// A larger file is not a configuration; 100,000 accounts fit.
@@ -66,12 +66,10 @@ pub(super) fn unresolve(config: &mut Config, folder: &Path) {
 }
 
 fn each_path(config: &mut Config, mut edit: impl FnMut(&mut PathBuf)) {
-    for listener in &mut config.listen.clients {
-        listener
-            .tls
-            .iter_mut()
-            .flat_map(|tls| tls.files_mut())
-            .for_each(&mut edit);
+    let Listen { clients, admin, .. } = &mut config.listen;
+    let listeners = clients.iter_mut().map(|listener| &mut listener.tls);
+    for tls in listeners.chain([&mut admin.tls]).flatten() {
+        tls.files_mut().for_each(&mut edit);
     }
     if let Some(peers) = &mut config.listen.peers {
         peers.tls.files_mut().into_iter().for_each(&mut edit);

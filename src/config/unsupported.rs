@@ -11,7 +11,6 @@ use super::problem::Problems;
 /// Keys that are not supported, by the mapping they may be in.
 const ROOT_KEYS: &[&str] = &["tls"];
 const LISTEN_KEYS: &[&str] = &["tls"];
-const LISTENER_KEYS: &[&str] = &["tls"];
 
 /// Keys of a model that have another name now: the former and the present one.
 const RENAMED_MODEL_KEYS: &[(&str, &str)] = &[("ladder", "fallbacks")];
@@ -34,9 +33,6 @@ fn report(root: &Cursor<'_>, problems: &mut Problems) {
     report_keys(root, ROOT_KEYS, problems);
     if let Some(listen) = root.key("listen") {
         report_keys(&listen, LISTEN_KEYS, problems);
-        if let Some(admin) = listen.key("admin") {
-            report_keys(&admin, LISTENER_KEYS, problems);
-        }
     }
     for model in root.list("models") {
         report_renamed(&model, RENAMED_MODEL_KEYS, problems);
@@ -65,9 +61,6 @@ fn remove(root: &mut DocumentNode) {
     remove_keys(root, ROOT_KEYS);
     if let Some(listen) = root.get_mut("listen") {
         remove_keys(listen, LISTEN_KEYS);
-        if let Some(admin) = listen.get_mut("admin") {
-            remove_keys(admin, LISTENER_KEYS);
-        }
     }
     if let Some(models) = root.get_mut("models") {
         for model in models.items_mut() {

@@ -5,17 +5,20 @@
 //! production and under a seeded loop in `tests/sim`.
 //!
 //! ```text
-//! time, id, deadline, refusal, trace_context, websocket  ←  model  ←  api, admission, routing, job, vram, billing, task
+//! time, network, id, deadline, refusal, trace_context, client_address, websocket  ←  model
+//!   ←  api, admission, routing, job, vram, billing, task
 //!                                           (these do not see each other)
 //! ```
 
 pub mod admission;
 pub mod api;
 pub mod billing;
+pub mod client_address;
 pub mod deadline;
 pub mod id;
 pub mod job;
 pub mod model;
+pub mod network;
 pub mod refusal;
 pub mod routing;
 pub mod task;

@@ -100,6 +100,15 @@ pub enum Refusal {
         /// Time until the next request passes.
         retry_after: Millis,
     },
+    /// The account's requests per minute of one task are used up.
+    TaskRateLimited {
+        /// Sentence for the caller, which names the task.
+        message: &'static str,
+        /// Time until the next request of the task passes.
+        retry_after: Millis,
+    },
+    /// The client's address has as many requests under way through trusted proxies as it may have connections.
+    TooManyFromAddress,
     /// The account's neurons of the day are used up.
     QuotaUsed,
     /// The account's neurons of the day are not used up, but held by its requests under way.
@@ -184,6 +193,9 @@ const fn row(
     }
 }
 
+/// Time before another request of an address that has too many: as connections over the limit are told.
+const ADDRESS_PAUSE: Millis = Millis::from_secs(1);
+
 const CAPACITY: &str = "Capacity temporarily exceeded, please try again.";
 
 impl Refusal {
@@ -213,6 +225,8 @@ impl Refusal {
             NoHealthyEndpoint => row((503, 503), 3053, ("server_error", "no_healthy_endpoint"), "no server of this model is healthy at the moment, please try again", Upstream, RetryClass::Later),
             Evicted => row((429, 429), 3040, ("rate_limit_error", "out_of_capacity"), CAPACITY, Capacity, RetryClass::Later),
             RateLimited { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "a limit of the account (requests or tokens per minute, or requests at once) is reached: try again later", Caller, RetryClass::Later),
+            TaskRateLimited { message, .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), message, Caller, RetryClass::Later),
+            TooManyFromAddress => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "too many requests at once from this address: try again later", Caller, RetryClass::Later),
             QuotaUsed => row((429, 429), 3036, ("insufficient_quota", "insufficient_quota"), "the account's neurons of the day are used up; they come back at 00:00 UTC", Caller, RetryClass::Never),
             QuotaHeld { .. } => row((429, 429), 971, ("rate_limit_error", "rate_limit_exceeded"), "the rest of the account's neurons of the day is held by its requests under way; try again when one has ended", Caller, RetryClass::Later),
             DeadlinePassed => row((408, 408), 3007, ("timeout_error", "deadline_exceeded"), "the deadline passed before the answer was complete", Capacity, RetryClass::Never),
@@ -256,6 +270,8 @@ impl Refusal {
             Refusal::EndpointsPaused { .. } => "endpoints-paused",
             Refusal::Evicted => "evicted",
             Refusal::RateLimited { .. } => "rate-limited",
+            Refusal::TaskRateLimited { .. } => "task-rate-limited",
+            Refusal::TooManyFromAddress => "too-many-from-address",
             Refusal::QuotaUsed => "quota-used",
             Refusal::QuotaHeld { .. } => "quota-held",
             Refusal::DeadlinePassed => "deadline-passed",
@@ -292,7 +308,9 @@ impl Refusal {
             | Refusal::CannotStartInTime { retry_after }
             | Refusal::EndpointsPaused { retry_after }
             | Refusal::QuotaHeld { retry_after }
-            | Refusal::RateLimited { retry_after } => Some(*retry_after),
+            | Refusal::RateLimited { retry_after }
+            | Refusal::TaskRateLimited { retry_after, .. } => Some(*retry_after),
+            Refusal::TooManyFromAddress => Some(ADDRESS_PAUSE),
             _ => None,
         }
     }

@@ -13,7 +13,7 @@ use super::connection::DownstreamConnection;
 use super::replicate::download_signed;
 use super::serve::{first_byte, keepalive, stall_max};
 use super::server::DownstreamServer;
-use super::session::Session;
+use super::session::{Arrival, Session};
 use super::socket::Socket;
 use crate::pipeline::{RequestContext, RequestError, respond};
 use crate::state::PageOrigin;
@@ -29,7 +29,7 @@ pub async fn serve_callbacks(edge: Arc<DownstreamServer>, tcp: TcpStream) {
         return;
     }
     let connection = DownstreamConnection::new(Socket::Tcp(tcp), stall_max(&edge));
-    let mut session = Session::new(connection, edge.shared.clock);
+    let mut session = Session::new(connection, Arrival::default(), edge.shared.clock);
     let mut timer = pin!(sleep(keepalive(&edge)));
     while first_byte(&edge, &mut session, timer.as_mut()).await {
         if !Box::pin(serve(&edge, &mut session)).await || !session.is_reusable() {

@@ -1,6 +1,7 @@
 //! Number of open connections of each client address, and of all of them together.
 //!
-//! Not a limit on requests. A connection over a limit is closed before a byte of it is read.
+//! A connection over a limit is closed before a byte of it is read. Requests are counted only where a trusted proxy
+//! tells whose they are: its connections carry those of many clients.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -66,6 +67,22 @@ impl ClientConnections {
         })
     }
 
+    /// Counts a request of a trusted proxy by the address of its client, until the guard is dropped.
+    ///
+    /// # Errors
+    /// The address has as many connections and requests as it may.
+    pub fn enter_request(
+        self: &Arc<ClientConnections>,
+        address: IpAddr,
+        limits: &Limits,
+    ) -> Result<ClientRequestGuard, ConnectionLimit> {
+        self.open.lock().count(address, limits)?;
+        Ok(ClientRequestGuard {
+            all: Arc::clone(self),
+            address,
+        })
+    }
+
     /// All open connections.
     pub fn total(&self) -> u64 {
         self.open.lock().total.into()
@@ -80,6 +97,28 @@ impl ConnectionCounts {
         }
         *count += 1;
         Ok(())
+    }
+
+    fn release(&mut self, address: IpAddr) {
+        if let Some(count) = self.by_address.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                // Addresses that left cost nothing.
+                self.by_address.remove(&address);
+            }
+        }
+    }
+}
+
+/// Guard of a request that counts by its client's address; released by drop.
+pub struct ClientRequestGuard {
+    all: Arc<ClientConnections>,
+    address: IpAddr,
+}
+
+impl Drop for ClientRequestGuard {
+    fn drop(&mut self) {
+        self.all.open.lock().release(self.address);
     }
 }
 
@@ -111,13 +150,8 @@ impl Drop for ClientConnectionGuard {
     fn drop(&mut self) {
         let mut open = self.all.open.lock();
         open.total = open.total.saturating_sub(1);
-        let Some(address) = self.address else { return };
-        if let Some(count) = open.by_address.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                // Addresses that left cost nothing.
-                open.by_address.remove(&address);
-            }
+        if let Some(address) = self.address {
+            open.release(address);
         }
     }
 }

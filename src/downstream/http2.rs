@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::http2_stream::Http2Stream;
 use super::serve::{keepalive, stall_max};
 use super::server::DownstreamServer;
-use super::session::Session;
+use super::session::{Arrival, Session};
 use super::socket::Socket;
 use crate::state::UnsentAnswers;
 use crate::telemetry::watched;
@@ -104,7 +104,7 @@ impl AsyncWrite for ReadBefore {
 pub(super) async fn serve_http2(
     edge: Arc<DownstreamServer>,
     socket: ReadBefore,
-    serves_health: bool,
+    arrival: Arrival,
     (mut drained, unused): (watch::Receiver<bool>, Option<UnsentAnswers>),
 ) {
     let (builder, limit) = settings(&edge);
@@ -139,7 +139,7 @@ pub(super) async fn serve_http2(
                 is_read_slowly = false;
                 let stream = Http2Stream::new(request, respond, stall_max(&edge));
                 let metrics = Arc::clone(&edge.shared.metrics);
-                let serving = serve_stream(Arc::clone(&edge), stream, serves_health);
+                let serving = serve_stream(Arc::clone(&edge), stream, arrival);
                 streams.spawn(watched(serving, move |held_ms| metrics.record_blocked_worker(held_ms)));
             }
             _ = &mut drained, if !is_leaving => {
@@ -206,9 +206,8 @@ async fn accept(
     .await
 }
 
-async fn serve_stream(edge: Arc<DownstreamServer>, stream: Http2Stream, serves_health: bool) {
-    let mut session = Session::of_stream(stream, edge.shared.clock);
-    session.serve_health(serves_health);
+async fn serve_stream(edge: Arc<DownstreamServer>, stream: Http2Stream, arrival: Arrival) {
+    let mut session = Session::of_stream(stream, arrival, edge.shared.clock);
     // Nothing follows on a stream, whether its response is whole or not.
     edge.serve_next(&mut session, false).await;
 }

@@ -3,10 +3,12 @@
 //! Sockets are bound and accepted elsewhere. The protocols of a listener may change at a reload, for new connections.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use infergate_core::client_address::ClientAddress;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -18,6 +20,7 @@ use super::http2::{PREFACE, ReadBefore, serve_http2};
 use super::proxy_protocol;
 use super::serve::{serve_connection, stall_max};
 use super::server::DownstreamServer;
+use super::session::Arrival;
 use super::settings::{ClientListenerConfig, Http2, ListenAddress, ProxyProtocol};
 use super::socket::Socket;
 use crate::state::UnsentAnswers;
@@ -67,10 +70,20 @@ pub struct ClientListener {
 
 /// A connection that was accepted.
 pub enum AcceptedStream {
-    /// Connection of the network.
-    Tcp(TcpStream),
+    /// Connection of the network, with the address it comes from.
+    Tcp(TcpStream, IpAddr),
     /// Connection of this machine.
     Unix(UnixStream),
+}
+
+impl AcceptedStream {
+    /// Address of the other side.
+    pub fn other_side(&self) -> ClientAddress {
+        match self {
+            AcceptedStream::Tcp(_, address) => ClientAddress::of_network(*address),
+            AcceptedStream::Unix(_) => ClientAddress::UNIX_SOCKET,
+        }
+    }
 }
 
 /// Failure before the first request.
@@ -148,19 +161,20 @@ impl ClientListener {
         drained: (watch::Receiver<bool>, Option<UnsentAnswers>),
     ) -> Result<(), ConnectionFault> {
         let is_bare = protocols.is_plain();
+        let mut arrival = Arrival {
+            client: accepted.other_side(),
+            serves_health: protocols.serves_health,
+        };
+        let client = &mut arrival.client;
         let (socket, is_http2) = match accepted {
             AcceptedStream::Unix(unix) if is_bare => (Socket::Unix(unix), false),
             AcceptedStream::Unix(mut unix) => {
-                let opening = read_proxy_header(&edge, &mut unix, &protocols);
                 // Whoever is on this machine has no address, but the clients of a balancer do.
-                if let Some(address) = Box::pin(opening).await? {
-                    let limits = &edge.shared.snapshot.load_full().limits;
-                    let counted = guard.record_address(address, limits);
-                    counted.map_err(ConnectionFault::Limit)?;
-                }
+                let opening = read_proxy_header(&edge, &mut unix, &protocols, (client, &mut guard));
+                Box::pin(opening).await?;
                 (Socket::Unix(unix), false)
             }
-            AcceptedStream::Tcp(tcp) => {
+            AcceptedStream::Tcp(tcp, _) => {
                 // Small writes must not wait for an acknowledgement (RFC 896): every event is one.
                 if tcp.set_nodelay(true).is_err() {
                     return Ok(());
@@ -168,24 +182,19 @@ impl ClientListener {
                 match is_bare {
                     true => (Socket::Tcp(tcp), false),
                     // Boxed: a connection in plain text has no room for it.
-                    false => Box::pin(self.open(&edge, tcp, &protocols, &mut guard)).await?,
+                    false => {
+                        let known = (client, &mut guard);
+                        Box::pin(self.open(&edge, tcp, &protocols, known)).await?
+                    }
                 }
             }
         };
         let connection = DownstreamConnection::new(socket, stall_max(&edge));
-        let serves_health = protocols.serves_health;
         let may_be_http2 = protocols.http2 == Http2::Clear && protocols.tls.is_none();
         if is_http2 || may_be_http2 {
-            return Box::pin(serve_either(
-                edge,
-                connection,
-                is_http2,
-                serves_health,
-                drained,
-            ))
-            .await;
+            return Box::pin(serve_either(edge, connection, is_http2, arrival, drained)).await;
         }
-        serve_connection(&edge, connection, serves_health, drained).await;
+        serve_connection(&edge, connection, arrival, drained).await;
         Ok(())
     }
 
@@ -195,20 +204,15 @@ impl ClientListener {
         edge: &DownstreamServer,
         mut tcp: TcpStream,
         protocols: &ListenerProtocols,
-        guard: &mut ClientConnectionGuard,
+        (client, guard): (&mut ClientAddress, &mut ClientConnectionGuard),
     ) -> Result<(Socket, bool), ConnectionFault> {
         let limits = &edge.shared.snapshot.load_full().limits;
         let limit = Duration::from_secs(limits.handshake_timeout_secs);
-        let address = tcp.peer_addr().map(|address| address.ip());
-        let named = read_proxy_header(edge, &mut tcp, protocols).await?;
-        if let Some(address) = named {
-            let counted = guard.record_address(address, limits);
-            counted.map_err(ConnectionFault::Limit)?;
-        }
+        read_proxy_header(edge, &mut tcp, protocols, (client, guard)).await?;
         let Some(tls) = &protocols.tls else {
             return Ok((Socket::Tcp(tcp), false));
         };
-        let pending = named.or(address.ok()).map(|address| {
+        let pending = client.ip.map(|address| {
             let bounds = HandshakeBounds::of_clients(limits.handshakes);
             self.handshakes.enter(address, bounds)
         });
@@ -228,22 +232,30 @@ impl ClientListener {
     }
 }
 
-/// Reads the balancer's word where there has to be one: the client's address, where it tells one.
+/// Reads the balancer's word where there has to be one, and counts the connection by the address that it tells.
 async fn read_proxy_header(
     edge: &DownstreamServer,
     stream: &mut (impl tokio::io::AsyncRead + Unpin),
     protocols: &ListenerProtocols,
-) -> Result<Option<std::net::IpAddr>, ConnectionFault> {
+    (client, guard): (&mut ClientAddress, &mut ClientConnectionGuard),
+) -> Result<(), ConnectionFault> {
     if protocols.is_direct() {
-        return Ok(None);
+        return Ok(());
     }
-    let limit = edge.shared.snapshot.load().limits.handshake_timeout_secs;
-    match timeout(Duration::from_secs(limit), proxy_protocol::read(stream)).await {
-        Ok(read) => read.map_err(ConnectionFault::ProxyProtocol),
-        Err(_) => Err(ConnectionFault::ProxyProtocol(
-            io::ErrorKind::TimedOut.into(),
-        )),
+    let snapshot = edge.shared.snapshot.load_full();
+    let limit = Duration::from_secs(snapshot.limits.handshake_timeout_secs);
+    let read = timeout(limit, proxy_protocol::read(stream)).await;
+    let read = read.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let Some(address) = read.map_err(ConnectionFault::ProxyProtocol)? else {
+        return Ok(());
+    };
+    *client = client.named(address);
+    // A proxy that is trusted carries many clients: its requests are counted.
+    if let Some(address) = client.ip.filter(|_| !snapshot.is_trusted_proxy(*client)) {
+        let counted = guard.record_address(address, &snapshot.limits);
+        counted.map_err(ConnectionFault::Limit)?;
     }
+    Ok(())
 }
 
 /// Serves HTTP/2, or HTTP/1 where the client does not begin with HTTP/2.
@@ -251,7 +263,7 @@ async fn serve_either(
     edge: Arc<DownstreamServer>,
     mut connection: DownstreamConnection,
     is_http2: bool,
-    serves_health: bool,
+    arrival: Arrival,
     drained: (watch::Receiver<bool>, Option<UnsentAnswers>),
 ) -> Result<(), ConnectionFault> {
     let limit = edge.shared.snapshot.load().limits.header_timeout_secs;
@@ -262,11 +274,11 @@ async fn serve_either(
             Ok(true)
         );
     if !is_http2 {
-        serve_connection(&edge, connection, serves_health, drained).await;
+        serve_connection(&edge, connection, arrival, drained).await;
         return Ok(());
     }
     let (read, socket) = connection.into_parts();
-    serve_http2(edge, ReadBefore { read, socket }, serves_health, drained).await;
+    serve_http2(edge, ReadBefore { read, socket }, arrival, drained).await;
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::connection::DownstreamConnection;
 use super::server::DownstreamServer;
-use super::session::Session;
+use super::session::{Arrival, Session};
 use super::socket::Socket;
 use crate::peer::PeerStream;
 use crate::state::UnsentAnswers;
@@ -31,11 +31,10 @@ const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(1);
 pub(super) async fn serve_connection(
     edge: &DownstreamServer,
     connection: DownstreamConnection,
-    serves_health: bool,
+    arrival: Arrival,
     drained: (watch::Receiver<bool>, Option<UnsentAnswers>),
 ) {
-    let mut session = Session::new(connection, edge.shared.clock);
-    session.serve_health(serves_health);
+    let session = Session::new(connection, arrival, edge.shared.clock);
     serve(edge, session, drained).await;
 }
 
@@ -47,7 +46,7 @@ pub async fn serve_peer(
 ) {
     let socket = Socket::Peer(Box::new(peer));
     let connection = DownstreamConnection::new(socket, stall_max(&edge));
-    let session = Session::new(connection, edge.shared.clock);
+    let session = Session::new(connection, Arrival::default(), edge.shared.clock);
     serve(&edge, session, (drained, None)).await;
 }
 

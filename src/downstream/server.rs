@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use infergate_core::Refusal;
 use infergate_core::api::Operation;
+use infergate_core::client_address::ForwardedFor;
 use tokio::time::timeout;
 
+use super::connections::{ClientConnections, ConnectionLimit};
 use super::session::{RequestReadError, Session};
 use super::{health, peer_requests, preflight, request_body};
 use crate::jobs::Jobs;
@@ -26,12 +28,24 @@ pub struct DownstreamServer {
     pub(super) shared: Arc<Shared>,
     /// The durable path, where it is configured.
     pub(super) jobs: Option<Arc<Jobs>>,
+    connections: Arc<ClientConnections>,
 }
+
+/// Field in which proxies tell their clients' addresses.
+const FORWARDED_FOR: &str = "x-forwarded-for";
 
 impl DownstreamServer {
     /// A server over what is shared.
-    pub fn new(shared: Arc<Shared>, jobs: Option<Arc<Jobs>>) -> DownstreamServer {
-        DownstreamServer { shared, jobs }
+    pub fn new(
+        shared: Arc<Shared>,
+        jobs: Option<Arc<Jobs>>,
+        connections: &Arc<ClientConnections>,
+    ) -> Arc<DownstreamServer> {
+        Arc::new(DownstreamServer {
+            shared,
+            jobs,
+            connections: Arc::clone(connections),
+        })
     }
 
     /// State that requests share.
@@ -120,7 +134,10 @@ impl DownstreamServer {
         let refused = match self.read_head(session).await {
             Ok(snapshot) => {
                 page = snapshot.cors.page_of(session.fields());
-                let refused = session.check_framing().err();
+                let mut refused = session.check_framing().err();
+                if refused.is_none() && snapshot.trusted_proxies.is_some() {
+                    refused = self.find_client(session, &snapshot).err();
+                }
                 refused.or_else(|| preflight::refuse(session, &page))
             }
             Err(None) => return false,
@@ -147,6 +164,7 @@ impl DownstreamServer {
         }
         let mut ctx = RequestContext::begin(&self.shared, in_flight);
         ctx.page_origin = page;
+        ctx.set_client(session.client());
         if let Some(usable) = self.accept_forward(session, &mut ctx).await {
             return usable;
         }
@@ -157,6 +175,29 @@ impl DownstreamServer {
             }
             Err(RequestError::Aborted) => false,
         }
+    }
+
+    /// Takes a trusted proxy's word on the client of a request, and counts the request by it.
+    ///
+    /// # Errors
+    /// [`Refusal::TooManyFromAddress`].
+    fn find_client(&self, session: &mut Session, snapshot: &ConfigSnapshot) -> Result<(), Refusal> {
+        let proxy = session.other_side();
+        let trusted = snapshot.trusted_proxies.as_ref();
+        let Some(trusted) = trusted.filter(|trusted| trusted.trusts(proxy)) else {
+            return Ok(());
+        };
+        match trusted.client_of(session.fields().get_all(FORWARDED_FOR)) {
+            ForwardedFor::Absent => {}
+            // Nobody's fault that is to be answered: the proxy's own address stands for the client's.
+            ForwardedFor::Malformed => self.shared.metrics.record_malformed_forwarded_for(),
+            ForwardedFor::Client(address) => {
+                let entered = self.connections.enter_request(address, &snapshot.limits);
+                let guard = entered.map_err(|_| Refusal::TooManyFromAddress)?;
+                session.set_client(proxy.named(address), guard);
+            }
+        }
+        Ok(())
     }
 
     /// Reads the head of a request whose first byte has come.
@@ -200,7 +241,10 @@ impl DownstreamServer {
         // Where no head was read there is no path, and the answer has the usual form.
         let dialect = request_head::dialect_of(session.request_head());
         let metrics = &self.shared.metrics;
-        metrics.record_refused_connection(refusal.row().reason);
+        metrics.record_refused_connection(match refusal {
+            Refusal::TooManyFromAddress => ConnectionLimit::OfClient.reason(),
+            _ => refusal.row().reason,
+        });
         session.close_after();
         // A client that cannot frame a request may not be there to read about it either, and the other node must
         // not take this for an answer to its client.
@@ -242,8 +286,8 @@ mod tests {
     const INFERENCE_BYTES_MAX: usize = 4_448;
 
     /// Bytes that the state of any request may take: the cost of a 401 and of the catalog. The figure only
-    /// goes down, but for words that every request has: whether its listener shows health is one.
-    const REQUEST_BYTES_MAX: usize = 2_288;
+    /// goes down, but for words that every request has: whether its listener shows health, and its client's address.
+    const REQUEST_BYTES_MAX: usize = 2_304;
 
     type Target = (Operation, Option<String>, Option<Arc<ModelRuntime>>);
 

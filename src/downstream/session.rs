@@ -12,9 +12,11 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use infergate_core::Refusal;
+use infergate_core::client_address::ClientAddress;
 use tokio::time::timeout;
 
 use super::connection::DownstreamConnection;
+use super::connections::ClientRequestGuard;
 use super::http2_stream::Http2Stream;
 use crate::http1::{
     BodyDecoder, BodyStep, BrokenBody, Fields, ParsedRequest, Version, encode, framing,
@@ -67,6 +69,15 @@ enum Transport {
     Http2(Box<Http2Stream>),
 }
 
+/// Facts about a client's connection that are known before its first request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arrival {
+    /// Address of the other side, or of the client that a balancer tells.
+    pub client: ClientAddress,
+    /// `GET /healthz` is answered.
+    pub serves_health: bool,
+}
+
 /// Session of one connection, or of one stream.
 pub struct Session {
     transport: Transport,
@@ -77,22 +88,23 @@ pub struct Session {
     keeps_alive: bool,
     /// More was read than a head may have, and no end.
     is_over_limit: bool,
-    /// `GET /healthz` is answered here.
-    serves_health: bool,
+    arrival: Arrival,
+    /// Client of the present request, and its place among those of its address, where a trusted proxy tells it.
+    forwarded: Option<(ClientAddress, ClientRequestGuard)>,
 }
 
 impl Session {
     /// A session over a connection; no request has come.
-    pub fn new(connection: DownstreamConnection, clock: Clock) -> Session {
-        Session::over(Transport::Http1(connection), clock)
+    pub fn new(connection: DownstreamConnection, arrival: Arrival, clock: Clock) -> Session {
+        Session::over(Transport::Http1(connection), arrival, clock)
     }
 
     /// A session of a stream, whose request has come.
-    pub fn of_stream(stream: Http2Stream, clock: Clock) -> Session {
-        Session::over(Transport::Http2(Box::new(stream)), clock)
+    pub fn of_stream(stream: Http2Stream, arrival: Arrival, clock: Clock) -> Session {
+        Session::over(Transport::Http2(Box::new(stream)), arrival, clock)
     }
 
-    fn over(transport: Transport, clock: Clock) -> Session {
+    fn over(transport: Transport, arrival: Arrival, clock: Clock) -> Session {
         Session {
             transport,
             clock,
@@ -101,7 +113,8 @@ impl Session {
             response: ResponseBody::NotStarted,
             keeps_alive: true,
             is_over_limit: false,
-            serves_health: false,
+            arrival,
+            forwarded: None,
         }
     }
 
@@ -111,6 +124,7 @@ impl Session {
         self.body = BodyDecoder::Done;
         self.response = ResponseBody::NotStarted;
         self.keeps_alive = true;
+        self.forwarded = None;
     }
 
     /// The other node's side; none of a client.
@@ -136,14 +150,25 @@ impl Session {
         matches!(self.transport, Transport::Http2(_))
     }
 
-    /// Answers `GET /healthz` from here on.
-    pub fn serve_health(&mut self, serves: bool) {
-        self.serves_health = serves;
-    }
-
     /// Returns whether `GET /healthz` is answered here.
     pub fn serves_health(&self) -> bool {
-        self.serves_health
+        self.arrival.serves_health
+    }
+
+    /// Address of the other side of the connection.
+    pub fn other_side(&self) -> ClientAddress {
+        self.arrival.client
+    }
+
+    /// Address of the present request's client.
+    pub fn client(&self) -> ClientAddress {
+        let forwarded = self.forwarded.as_ref();
+        forwarded.map_or(self.arrival.client, |(client, _)| *client)
+    }
+
+    /// Sets the client of the present request, as a trusted proxy tells it.
+    pub fn set_client(&mut self, client: ClientAddress, guard: ClientRequestGuard) {
+        self.forwarded = Some((client, guard));
     }
 
     /// Returns whether bytes have come that were not read.

@@ -109,7 +109,7 @@ impl Fields {
     }
 
     /// Returns the values of all lines with this name, which is in lower case.
-    pub fn get_all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+    pub fn get_all<'a>(&'a self, name: &str) -> impl DoubleEndedIterator<Item = &'a [u8]> {
         self.lines
             .iter()
             .filter(move |line| line.name.length as usize == name.len())

@@ -115,9 +115,9 @@ fn decide_refusal(refusal: &Refusal, facts: &RunFacts) -> RunDecision {
             WhenQuotaUsed::Fail => failed(EndReason::QuotaUsed),
             WhenQuotaUsed::Wait => RunDecision::WaitForQuota,
         },
-        Refusal::QuotaHeld { .. } | Refusal::RateLimited { .. } => {
-            RunDecision::Release(ReleaseCause::QuotaWait)
-        }
+        Refusal::QuotaHeld { .. }
+        | Refusal::RateLimited { .. }
+        | Refusal::TaskRateLimited { .. } => RunDecision::Release(ReleaseCause::QuotaWait),
         Refusal::PluginFailed => failed(EndReason::PluginFailed),
         Refusal::InvalidResponse | Refusal::ModelFailed { .. } => failed(EndReason::ModelError),
         Refusal::UpstreamLost if facts.has_error => failed(EndReason::ModelError),

@@ -137,6 +137,7 @@ impl UnrunEnds {
             ended_us: self.clock.micros(),
             request_id: "".into(),
             account_id: Some(outcome.definition.account.clone()),
+            client_address: None,
             client_id: None,
             client_request_id: None,
             model_id: Some(outcome.definition.model.clone()),

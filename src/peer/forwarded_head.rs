@@ -7,16 +7,19 @@
 //!
 //! ```text
 //! x-infergate-hops: 3;numbers;texts
+//! x-infergate-client-address: 203.0.113.7
 //! ```
 //!
 //! The value begins with the version of the protocol, as that of each version does. Then come the numbers in the
 //! order of `Numbers`, in plain decimal, each with a `;` behind it. Then come the texts, each as its length
 //! in bytes, `:` and the bytes: nothing in a name or a tariff has to be escaped.
 
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use infergate_core::client_address::ClientAddress;
 use infergate_core::model::TARIFF_TEXT_BYTES_MAX;
 use infergate_core::routing::Hops;
 use infergate_core::routing::budget::AttemptBudget;
@@ -30,6 +33,10 @@ use crate::http1::{Fields, as_text};
 /// Name for all versions: a request without it is no forward. On a rejection the value is the text form of
 /// [`Hops`].
 const HOPS: &str = "x-infergate-hops";
+/// Address of the client, for the event; `unix` stands before it over a socket in the file system. Nodes of before know no
+/// such line and drop it.
+const CLIENT_ADDRESS: &str = "x-infergate-client-address";
+const UNIX_PREFIX: &str = "unix ";
 const MODEL: &str = "x-infergate-model";
 const LOAD_MS: &str = "x-infergate-load-ms";
 const ATTEMPTS: &str = "x-infergate-attempts";
@@ -67,6 +74,8 @@ pub struct ForwardedHead {
     pub hops: Hops,
     /// Its name at every node.
     pub request_id: Arc<str>,
+    /// Address of the client, where it is known.
+    pub client: ClientAddress,
     /// Account that pays, as the node that the client connected to found out.
     pub account: AccountId,
     /// The account's day has a limit: what it comes to is counted, whether the account is known or not.
@@ -160,6 +169,7 @@ impl ForwardedHead {
             out.extend_from_slice(text.as_bytes());
         }
         out.extend_from_slice(b"\r\n");
+        write_client(self.client, out);
     }
 
     /// Reads the head of a request.
@@ -167,10 +177,13 @@ impl ForwardedHead {
     /// # Errors
     /// The part of it that is not as it should be.
     pub fn read(headers: &Fields) -> Result<ForwardedHead, InvalidHead> {
-        ForwardedHead::parse(text(headers, HOPS)?)
+        Ok(ForwardedHead {
+            client: read_client(headers)?,
+            ..ForwardedHead::parse(text(headers, HOPS)?)?
+        })
     }
 
-    /// Reads the value of the header.
+    /// Reads the value of the header of hops.
     ///
     /// # Errors
     /// The part of it that is not as it should be.
@@ -210,6 +223,7 @@ impl ForwardedHead {
             generation: numbers.generation,
             hops: numbers.hops(visited)?,
             request_id: request_id.into(),
+            client: ClientAddress::default(),
             account: account.into(),
             is_limited: numbers.is_limited > 0,
             model: model.into(),
@@ -222,6 +236,49 @@ impl ForwardedHead {
             tariff: tariff.map(Arc::from),
         })
     }
+}
+
+fn write_client(client: ClientAddress, out: &mut BytesMut) {
+    if client == ClientAddress::default() {
+        return;
+    }
+    let prefix = match client.over_unix_socket {
+        true => UNIX_PREFIX,
+        false => "",
+    };
+    let address = client.ip.map(|address| address.to_string());
+    for part in [
+        CLIENT_ADDRESS,
+        ": ",
+        prefix,
+        address.as_deref().unwrap_or("-"),
+        "\r\n",
+    ] {
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+fn read_client(headers: &Fields) -> Result<ClientAddress, InvalidHead> {
+    if headers.get(CLIENT_ADDRESS).is_none() {
+        return Ok(ClientAddress::default());
+    }
+    let value = text(headers, CLIENT_ADDRESS)?;
+    let (over_unix_socket, address) = match value.strip_prefix(UNIX_PREFIX) {
+        Some(address) => (true, address),
+        None => (false, value),
+    };
+    let ip = match address {
+        "-" => None,
+        address => Some(
+            address
+                .parse::<IpAddr>()
+                .map_err(|_| InvalidHead(CLIENT_ADDRESS))?,
+        ),
+    };
+    Ok(ClientAddress {
+        ip,
+        over_unix_socket,
+    })
 }
 
 const REQUESTED_MODEL_BIT: u64 = 1;

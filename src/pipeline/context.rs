@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use infergate_core::api::{ApiDialect, Call};
 use infergate_core::billing::Charge;
+use infergate_core::client_address::ClientAddress;
 use infergate_core::deadline::DeadlineRule;
-use infergate_core::model::{AccountSpec, KeepLoaded, NamedTask};
+use infergate_core::model::{AccountSpec, KeepLoaded, NamedTask, Task};
 use infergate_core::refusal::Refusal;
 use infergate_core::{AccountId, Millis, ModelId};
 
@@ -66,6 +67,8 @@ pub struct RequestContext {
     pub forced_site: Option<Arc<str>>,
     /// Account whose limits stand in the head of the response.
     pub rate_account: Option<Arc<Account>>,
+    /// Task of which it took a unit of its account's pace.
+    pub charged_task: Option<Task>,
     /// Its place among the requests under way of its account, where that has limits.
     pub account_guard: Option<AccountGuard>,
     /// The node is one of a cluster: another one may serve the request.
@@ -150,6 +153,7 @@ impl RequestContext {
             terms: None,
             forced_site: None,
             rate_account: None,
+            charged_task: None,
             account_guard: None,
             in_cluster: false,
             body_bytes: 0,
@@ -218,6 +222,16 @@ impl RequestContext {
     /// Sets the account that pays.
     pub fn set_account(&mut self, account: AccountId) {
         self.account = Some(account);
+    }
+
+    /// Address of the client, as far as it is known.
+    pub fn client(&self) -> ClientAddress {
+        self.facts.client
+    }
+
+    /// Sets the address of the client.
+    pub fn set_client(&mut self, client: ClientAddress) {
+        self.facts.client = client;
     }
 
     /// Sets the end user that the client names.

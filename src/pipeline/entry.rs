@@ -6,10 +6,12 @@
 use std::sync::Arc;
 
 use infergate_core::Refusal;
+use infergate_core::api::Call;
 use infergate_core::model::{Access, Catalog};
 
 use super::context::RequestContext;
 use super::error::RequestError;
+use super::permit_request::tokens_ahead;
 use super::request_head::AuthenticatedRequest;
 use super::{respond, terms};
 use crate::state::{Account, Shared};
@@ -38,6 +40,27 @@ pub fn enter(
         account.take_unit(ctx.arrival)?;
     }
     Ok(model)
+}
+
+/// Counts the request among those under way of its account, with the tokens it may use and its task.
+///
+/// # Errors
+/// [`Refusal::RateLimited`], [`Refusal::TaskRateLimited`].
+pub fn charge_account(
+    shared: &Shared,
+    ctx: &mut RequestContext,
+    account: &Arc<Account>,
+    (model, call): (&ModelRuntime, &Call),
+) -> Result<(), Refusal> {
+    if ctx.can.charges_rate {
+        ctx.account_guard = account.enter(|| tokens_ahead(call), || shared.clock.recent())?;
+        let task = model.spec.task;
+        let is_charged = account.take_task_unit(task, ctx.arrival)?;
+        ctx.charged_task = is_charged.then_some(task);
+    } else if ctx.can.charges_tokens {
+        ctx.account_guard = account.enter_job(tokens_ahead(call), shared.clock.recent())?;
+    }
+    Ok(())
 }
 
 /// Step 5: the model, if the account may use it.
@@ -87,6 +110,9 @@ pub fn settle_account(
         && ctx.can.charges_rate
     {
         account.refund_unit();
+        if let Some(task) = ctx.charged_task {
+            account.refund_task_unit(task);
+        }
     }
 }
 

@@ -187,6 +187,9 @@ pub async fn refuse_unread(
     tracing::debug!(request_id = &*id, ?refusal, "not a request");
     let mut head = error_head(rendered.status, rendered.body.len(), (dialect, &id));
     head.extend(page.lines());
+    if let Some(secs) = rendered.retry_after_secs {
+        head.append("retry-after", secs.to_string().as_bytes());
+    }
     if rendered.never_retry {
         head.append("x-should-retry", b"false");
     }

@@ -19,10 +19,10 @@ use super::attempt::{Attempts, RespondingUpstream};
 use super::body_check::{self, BodyCheck};
 use super::context::RequestContext;
 use super::downstream::{Downstream, RequestHead};
-use super::entry::find_model;
+use super::entry::{charge_account, find_model};
 use super::error::RequestError;
 use super::fallback::{ModelError, ModelFallback};
-use super::permit_request::{permit_request, tokens_ahead};
+use super::permit_request::permit_request;
 use super::request::{InferenceRequest, ReceivedRequest};
 use super::request_head::{AuthenticatedRequest, RequestedOperation};
 use super::routing::EndpointPreference;
@@ -71,11 +71,7 @@ pub async fn run(
     // 6. One deadline for queue, server and stream, and what the request may cost of the day.
     ctx.set_deadline(model.spec.timeout_secs, requested_timeout);
     ctx.reserve_quota(&account.spec, &model, &call)?;
-    if ctx.can.charges_rate {
-        ctx.account_guard = account.enter(|| tokens_ahead(&call), || shared.clock.recent())?;
-    } else if ctx.can.charges_tokens {
-        ctx.account_guard = account.enter_job(tokens_ahead(&call), shared.clock.recent())?;
-    }
+    charge_account(shared, ctx, account, (&model, &call))?;
     terms::record_passed_over(ctx, account, &call);
     // 7 to 10, at the model, and at its fallbacks for as long as no server has started to work.
     let mut fallback = ModelFallback::begin(shared, ctx, &account.spec, model, call);

@@ -4,12 +4,13 @@
 //! that was accepted before is known by a keyed hash. The key itself is never kept.
 
 use std::fmt::{self, Write};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hashbrown::HashMap;
 use infergate_core::admission::rate::{Rate, RateStatus};
-use infergate_core::model::{AccountSpec, KeyHash};
+use infergate_core::model::{AccountSpec, KeyHash, Task, counted_task};
 use infergate_core::{AccountId, Millis, Refusal};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
@@ -27,12 +28,23 @@ pub struct Account {
     /// Its requests per minute, when limited. Guards one small counter; shared by the generations
     /// of the account, so that a reload forgives nothing.
     requests: Option<Arc<Mutex<Rate>>>,
+    /// The same of single tasks; empty for most accounts.
+    tasks: Box<[TaskRate]>,
     /// Bytes of its request bodies that are held; shared by the generations of the account.
     pub bodies: AccountBytes,
     /// Its tokens per minute, likewise.
     tokens: Option<Arc<Mutex<Rate>>>,
     /// Its requests under way; shared by all generations.
     in_flight: Arc<AtomicU32>,
+}
+
+/// Requests per minute of one task.
+struct TaskRate {
+    task: Task,
+    /// Name under which nodes count them.
+    count_name: AccountId,
+    /// Guards one small counter; shared by the generations of the account.
+    rate: Arc<Mutex<Rate>>,
 }
 
 /// Retry delay of an account at its concurrency limit: one of its requests may end at any time.
@@ -154,6 +166,40 @@ impl Account {
         self.requests
             .as_ref()
             .map_or(Ok(()), |pace| pace.lock().take(now))
+    }
+
+    /// Takes one request of the account's pace for a task; false where there is none, which costs a look. The unit of all
+    /// tasks was taken before, and is given back with a refusal.
+    ///
+    /// # Errors
+    /// [`Refusal::TaskRateLimited`] with the time until the next one passes.
+    pub fn take_task_unit(&self, task: Task, now: Millis) -> Result<bool, Refusal> {
+        let Some(pace) = self.task_pace(task) else {
+            return Ok(false);
+        };
+        let taken = pace.lock().take(now);
+        match taken {
+            Ok(()) => Ok(true),
+            Err(refusal) => {
+                self.refund_unit();
+                Err(Refusal::TaskRateLimited {
+                    message: task.limit_message(),
+                    retry_after: refusal.retry_after().unwrap_or_default(),
+                })
+            }
+        }
+    }
+
+    /// Gives a request of a task back.
+    pub fn refund_task_unit(&self, task: Task) {
+        if let Some(pace) = self.task_pace(task) {
+            pace.lock().refund();
+        }
+    }
+
+    fn task_pace(&self, task: Task) -> Option<&Mutex<Rate>> {
+        let found = self.tasks.iter().find(|limited| limited.task == task);
+        found.map(|limited| &*limited.rate)
     }
 
     /// Gives the request back: it was refused for capacity and cost nothing.
@@ -282,8 +328,22 @@ impl Accounts {
                 }
                 None => Arc::new(Mutex::new(Rate::new(per_minute))),
             };
+            let task_rate = |(task, per_minute): (&Task, &NonZeroU32)| {
+                let former = former.into_iter().flat_map(|account| &account.tasks);
+                let former = former.into_iter().find(|limited| limited.task == *task);
+                TaskRate {
+                    task: *task,
+                    count_name: spec.count_name(*task),
+                    rate: follow(per_minute.get(), former.map(|limited| &limited.rate)),
+                }
+            };
             let account = Arc::new(Account {
                 spec: Arc::new(spec.clone()),
+                tasks: spec
+                    .requests_per_minute_by_task
+                    .iter()
+                    .map(task_rate)
+                    .collect(),
                 bodies: former.map_or_else(Arc::default, |account| Arc::clone(&account.bodies)),
                 requests: spec.requests_per_minute.map(|per_minute| {
                     follow(
@@ -335,6 +395,7 @@ impl Accounts {
             Arc::new(Account {
                 spec: Arc::new(spec),
                 requests: None,
+                tasks: Box::default(),
                 bodies: AccountBytes::default(),
                 tokens: None,
                 in_flight: Arc::default(),
@@ -342,19 +403,27 @@ impl Accounts {
         })
     }
 
-    /// Accounts with a limit a minute of which requests have passed here, and how many.
+    /// Accounts with a limit a minute of which requests have passed here, and how many; limits of tasks under names of
+    /// their own.
     pub fn requests_passed(&self) -> impl Iterator<Item = (&AccountId, u64)> {
-        let limited = self.by_id.values().filter_map(|account| {
-            let passed = account.requests.as_ref()?.lock().passed();
-            Some((&account.spec.id, passed))
+        let limited = self.by_id.values().flat_map(|account| {
+            let all = account.requests.iter().map(|rate| (&account.spec.id, rate));
+            let tasks = account.tasks.iter();
+            all.chain(tasks.map(|limited| (&limited.count_name, &limited.rate)))
         });
-        limited.filter(|(_, passed)| *passed > 0)
+        let passed = limited.map(|(name, rate)| (name, rate.lock().passed()));
+        passed.filter(|(_, passed)| *passed > 0)
     }
 
     /// Counts requests that passed at another node, where the account has a limit a minute here.
-    pub fn count_remote_requests(&self, id: &AccountId, count: u64, now: Millis) {
-        let account = self.known(id);
-        if let Some(pace) = account.and_then(|account| account.requests.as_ref()) {
+    pub fn count_remote_requests(&self, name: &AccountId, count: u64, now: Millis) {
+        let pace = match self.known(name) {
+            Some(account) => account.requests.as_deref(),
+            None => {
+                counted_task(name).and_then(|(account, task)| self.known(&account)?.task_pace(task))
+            }
+        };
+        if let Some(pace) = pace {
             pace.lock().take_remote(count, now);
         }
     }
@@ -542,6 +611,68 @@ mod tests {
                 assert!(accounts.identify(&headers).is_err(), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn a_task_has_a_pace_of_its_own_beside_that_of_all() {
+        let limit = |per_minute| NonZeroU32::new(per_minute).unwrap();
+        let spec = AccountSpec {
+            requests_per_minute: Some(9),
+            requests_per_minute_by_task: [(Task::TextGeneration, limit(2))].into(),
+            ..AccountSpec::anonymous()
+        };
+        let specs = [spec];
+        let accounts = Accounts::default().next_generation(&specs, true, Millis::ZERO);
+        let take = |accounts: &Accounts, task, now| {
+            let account = accounts.identify(&Fields::default()).unwrap();
+            account.take_unit(now)?;
+            account.take_task_unit(task, now)
+        };
+        let account = accounts.identify(&Fields::default()).unwrap();
+        let remaining = || text(&account.rate_lines(Millis(0)))[1].1.clone();
+        for _ in 0..2 {
+            assert_eq!(take(&accounts, Task::TextGeneration, Millis(0)), Ok(true));
+        }
+        let refused = take(&accounts, Task::TextGeneration, Millis(0)).unwrap_err();
+        assert_eq!(refused.retry_after(), Some(Millis(30_000)));
+        assert!(refused.row().message.contains("text-generation"));
+        assert_eq!(remaining(), "7", "a refusal gives the unit of all back");
+        assert_eq!(take(&accounts, Task::TextEmbeddings, Millis(0)), Ok(false));
+        assert_eq!(remaining(), "6");
+        // A reload forgives nothing.
+        let next = accounts.next_generation(&specs, true, Millis(0));
+        assert!(take(&next, Task::TextGeneration, Millis(0)).is_err());
+        account.refund_task_unit(Task::TextGeneration);
+        assert_eq!(take(&next, Task::TextGeneration, Millis(0)), Ok(true));
+        assert_eq!(
+            take(&next, Task::TextGeneration, Millis(30_000)),
+            Ok(true),
+            "half a minute later"
+        );
+    }
+
+    #[test]
+    fn requests_of_a_task_at_another_node_count_for_the_task() {
+        let spec = AccountSpec {
+            requests_per_minute_by_task: [(Task::TextToImage, NonZeroU32::MIN)].into(),
+            ..AccountSpec::anonymous()
+        };
+        let [here, there] = [(), ()]
+            .map(|()| Accounts::default().next_generation(&[spec.clone()], true, Millis(0)));
+        let account = |accounts: &Accounts| Arc::clone(accounts.anonymous.as_ref().unwrap());
+        account(&there)
+            .take_task_unit(Task::TextToImage, Millis(0))
+            .unwrap();
+        let passed: Vec<_> = there.requests_passed().collect();
+        assert_eq!(passed.len(), 1);
+        for (name, count) in passed {
+            here.count_remote_requests(name, count, Millis(0));
+        }
+        let full = account(&here).take_task_unit(Task::TextToImage, Millis(0));
+        assert!(full.is_err());
+        // Names of nobody count for nobody.
+        here.count_remote_requests(&"anonymous/unknown".into(), 1, Millis(0));
+        here.count_remote_requests(&"b/text-to-image".into(), 1, Millis(0));
     }
 
     #[test]

@@ -34,8 +34,8 @@ pub struct Limits {
     /// Open connections of all clients together; one more gets 503.
     #[schemars(range(min = 1, max = 1000000))]
     pub connections: u32,
-    /// Open connections from one client address; one more gets 503. Behind a balancer all clients have
-    /// its address.
+    /// Open connections from one client address; one more gets 503. Behind a balancer all clients have its address, but
+    /// for `proxy_protocol` and `trusted_proxies`: requests of a trusted proxy count for their client while they run.
     #[schemars(range(min = 1, max = 1000000))]
     pub connections_per_client: u32,
     /// TLS handshakes of clients under way at a time; another cuts that which has waited longest.

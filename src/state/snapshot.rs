@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::header::HeaderName;
 use infergate_core::admission::bodies::BodyLimits;
+use infergate_core::client_address::{ClientAddress, TrustedProxies};
 use infergate_core::deadline::DeadlineRule;
 use infergate_core::model::{
     AccountSpec, Catalog, ClientProfile, ClientProfiles, ModelSpec, NamedTask,
@@ -42,6 +43,8 @@ pub struct SnapshotParts {
     pub accounts: Vec<AccountSpec>,
     /// Requests without a key are served.
     pub anonymous_allowed: bool,
+    /// `trusted_proxies`.
+    pub trusted_proxies: Option<TrustedProxies>,
     /// `limits`.
     pub limits: Limits,
     /// `timeouts`.
@@ -77,6 +80,8 @@ pub struct ConfigSnapshot {
     /// Plugins of the models.
     pub plugins: PluginSnapshot,
     pub accounts: Arc<Accounts>,
+    /// Proxies that are believed; none without any, which is all that a request then looks at.
+    pub trusted_proxies: Option<Arc<TrustedProxies>>,
     /// `limits`.
     pub limits: Limits,
     /// `timeouts`.
@@ -114,6 +119,12 @@ impl ConfigSnapshot {
         clients.is_some_and(|clients| clients.may_replace(name))
     }
 
+    /// Returns whether the other side of a connection is a proxy that is believed.
+    pub fn is_trusted_proxy(&self, other: ClientAddress) -> bool {
+        let trusted = self.trusted_proxies.as_ref();
+        trusted.is_some_and(|trusted| trusted.trusts(other))
+    }
+
     /// Bounds of the memory for request bodies.
     pub fn body_limits(&self) -> BodyLimits {
         self.limits.bodies(self.accounts.is_single())
@@ -149,6 +160,7 @@ impl ConfigSnapshot {
             deadline: plan.timeouts.deadline_rule(),
             cors: Arc::new(CorsRules::new(&plan.cors, &headers_pass)),
             headers_pass,
+            trusted_proxies: plan.trusted_proxies.map(Arc::new),
             limits: plan.limits,
             timeouts: plan.timeouts,
             readiness: plan.readiness,
@@ -183,6 +195,7 @@ impl ConfigSnapshot {
             deadline: self.timeouts.deadline_rule(),
             headers_pass: Arc::clone(&self.headers_pass),
             cors: Arc::clone(&self.cors),
+            trusted_proxies: self.trusted_proxies.clone(),
             limits: self.limits.clone(),
             timeouts: self.timeouts.clone(),
             readiness: self.readiness.clone(),

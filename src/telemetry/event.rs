@@ -4,6 +4,7 @@
 //! the writer thread formats a line of JSON (`line.rs`). Durations are kept in microseconds and printed as
 //! whole milliseconds. The field names of the line are a contract, see `docs/events.md`.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use infergate_core::api::ApiDialect;
@@ -106,7 +107,7 @@ pub struct EventFlags {
     pub external_endpoint: bool,
     /// The request waited in this site's queue.
     pub queued_in_site: bool,
-    /// Arrived over a Unix socket, which no listener is yet.
+    /// Arrived over a socket in the file system.
     pub unix_socket: bool,
     /// The billing plugin failed, and the built-in formula or an earlier revision priced it.
     pub billing_fallback: bool,
@@ -180,6 +181,8 @@ pub struct InferenceEvent {
     pub request_id: Arc<str>,
     /// Account of the key; none when no key was accepted.
     pub account_id: Option<AccountId>,
+    /// Address of the client: of its connection, or what a balancer or a trusted proxy tells. None of jobs.
+    pub client_address: Option<IpAddr>,
     /// The end user named by `x_client_id`.
     pub client_id: Option<Arc<str>>,
     /// The client's own name for the request, from `x-client-request-id`.
@@ -281,6 +284,7 @@ pub(crate) fn sample_event(request_id: &str) -> InferenceEvent {
         ended_us: 0,
         request_id: request_id.into(),
         account_id: None,
+        client_address: None,
         client_id: None,
         client_request_id: None,
         model_id: None,

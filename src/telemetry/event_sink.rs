@@ -1,4 +1,4 @@
-//! Sink of inference events: a bounded queue, one writer thread, one file of JSON lines.
+//! Sink of inference events: a bounded queue, one writer thread, one file of JSON lines, and a socket beside it.
 //!
 //! Never blocks the caller. Emitting pushes into a queue of [`QUEUE_EVENTS`]. The writer sleeps until there
 //! is an event. From then on it looks every [`WRITE_INTERVAL`] until there is none, so a busy gateway pays no
@@ -6,7 +6,6 @@
 //! are dropped and counted. Events are emitted by the pipeline's drop guard; the sink is started, reconfigured
 //! and closed by `app`.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -17,16 +16,23 @@ use std::{fmt, io};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::clock::{Clock, TimestampFormatter};
 use super::event::InferenceEvent;
-use super::rotating_file::{FileSettings, RotatingFile};
+use super::rotating_file::RotatingFile;
+pub use config::{Durability, EventFileConfig, EventsConfig};
 use queue::{EventContent, EventQueue, PushResult, QueuedEvent};
+pub use socket::SocketCounts;
+use socket::SocketTally;
+use targets::EventTargets;
 
+mod config;
 mod queue;
+mod sample;
+mod socket;
+mod targets;
 
 /// Events that may wait for the writer: 100 ms of them at 650,000 requests a second, and 32 MiB. As many
 /// may be in the writer's hands while a disk hangs.
@@ -39,62 +45,6 @@ pub const WRITE_INTERVAL: Duration = Duration::from_millis(50);
 /// Bytes gathered for one write: large enough that system calls do not count, small enough that
 /// the buffer does not.
 const BATCH_BYTES: u64 = 256 * 1024;
-
-/// `events` of the configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct EventsConfig {
-    /// File of inference events, one JSON object a line; when absent, none are written.
-    pub file: Option<EventFileConfig>,
-    /// Moment at which an event counts as written.
-    pub durability: Durability,
-}
-
-/// `events.file` of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct EventFileConfig {
-    /// The current file; rotated ones stand beside it as `path.1`, `path.2` and so on.
-    #[schemars(length(min = 1))]
-    pub path: PathBuf,
-    /// The file is rotated before it grows beyond this.
-    #[serde(default = "EventFileConfig::default_max_size_mib")]
-    #[schemars(range(min = 1, max = 1048576))]
-    pub max_size_mib: u64,
-    /// Rotated files kept; the oldest goes.
-    #[serde(default = "EventFileConfig::default_keep")]
-    #[schemars(range(max = 1000))]
-    pub keep: u32,
-}
-
-impl EventFileConfig {
-    fn default_max_size_mib() -> u64 {
-        256
-    }
-
-    fn default_keep() -> u32 {
-        8
-    }
-
-    fn settings(&self) -> FileSettings {
-        FileSettings {
-            path: self.path.clone(),
-            size_max_bytes: self.max_size_mib.saturating_mul(1024 * 1024),
-            keep: self.keep,
-        }
-    }
-}
-
-/// Moment at which an event counts as written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Durability {
-    /// Within 100 ms of the response's end.
-    #[default]
-    Buffered,
-    /// On the disk before the client gets the last byte.
-    BeforeLastByte,
-}
 
 /// Result of storing an event that must be on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,10 +60,12 @@ pub enum StoreResult {
 /// Counts since the start; `events` of `/state`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EventCounts {
-    /// Handed to the sink while a file was configured.
+    /// Handed to the sink while a file or a socket was configured.
     pub emitted: u64,
     /// Whole lines in the file.
     pub written: u64,
+    /// Left out of the file, because it gets a share of the events.
+    pub sampled_out: u64,
     /// All that were not written and will not be: the sum of the three below.
     pub dropped: u64,
     /// Dropped because the queue was full.
@@ -124,6 +76,8 @@ pub struct EventCounts {
     pub dropped_closed: u64,
     /// The last failure to write, none once writing works again.
     pub last_error: Option<String>,
+    /// The socket; none where it was never configured.
+    pub unix_socket: Option<SocketCounts>,
 }
 
 /// The handle of the event file. Share it in an `Arc`.
@@ -143,21 +97,34 @@ struct WriterThread {
 
 #[derive(Default)]
 struct SinkState {
-    /// A file is configured.
+    /// A file or a socket is configured.
     enabled: AtomicBool,
     closing: AtomicBool,
     /// Another process appends to the same file.
     is_shared: AtomicBool,
-    /// The file of the newest configuration, until the writer takes it over. Held by
-    /// `reconfigure` and the writer, for one assignment.
-    next_file: Mutex<Option<Option<FileSettings>>>,
+    /// The newest configuration, until the writer takes it over. Held by `reconfigure` and the writer, for one
+    /// assignment.
+    next: Mutex<Option<EventsConfig>>,
     emitted: AtomicU64,
     written: AtomicU64,
+    sampled_out: AtomicU64,
+    /// A socket is configured, or was.
+    has_socket: AtomicBool,
+    socket: Arc<SocketTally>,
     dropped_overrun: AtomicU64,
     dropped_write_failed: AtomicU64,
     dropped_closed: AtomicU64,
     /// Held by the writer and by `counts`, for one clone.
     last_error: Mutex<Option<String>>,
+}
+
+impl SinkState {
+    fn enable(&self, config: &EventsConfig) {
+        let has_socket = config.unix_socket.is_some();
+        self.has_socket.fetch_or(has_socket, Ordering::Relaxed);
+        let enabled = has_socket || config.file.is_some();
+        self.enabled.store(enabled, Ordering::Release);
+    }
 }
 
 impl EventSink {
@@ -176,7 +143,7 @@ impl EventSink {
         clock: Clock,
         queue_lines: usize,
     ) -> io::Result<EventSink> {
-        Self::start_of(what, config, clock, queue_lines, WRITE_INTERVAL)
+        Self::start_of(Some(what), config, clock, queue_lines, WRITE_INTERVAL)
     }
 
     /// Starts the writer thread. Without a file, events are dropped silently until
@@ -191,17 +158,11 @@ impl EventSink {
         queue_events: usize,
         write_interval: Duration,
     ) -> io::Result<EventSink> {
-        Self::start_of(
-            "inference events",
-            config,
-            clock,
-            queue_events,
-            write_interval,
-        )
+        Self::start_of(None, config, clock, queue_events, write_interval)
     }
 
     fn start_of(
-        what: &'static str,
+        lines: Option<&'static str>,
         config: &EventsConfig,
         clock: Clock,
         queue_events: usize,
@@ -210,11 +171,12 @@ impl EventSink {
         let queue = Arc::new(EventQueue::new(queue_events));
         let (alive, done) = mpsc::sync_channel(0);
         let shared = Arc::new(SinkState::default());
-        shared
-            .enabled
-            .store(config.file.is_some(), Ordering::Relaxed);
+        shared.enable(config);
         let mut writer = EventWriter::new(config, clock, &shared, &queue, write_interval, alive);
-        writer.what = what;
+        if let Some(what) = lines {
+            writer.what = what;
+            writer.targets.pass_as_they_are();
+        }
         let thread = thread::Builder::new()
             .name("events".into())
             .spawn(move || writer.run())?;
@@ -257,10 +219,8 @@ impl EventSink {
 
     /// Takes over the event file of a new configuration. Events already emitted go to the old one.
     pub fn reconfigure(&self, config: &EventsConfig) {
-        *self.shared.next_file.lock() = Some(config.file.as_ref().map(EventFileConfig::settings));
-        self.shared
-            .enabled
-            .store(config.file.is_some(), Ordering::Release);
+        *self.shared.next.lock() = Some(config.clone());
+        self.shared.enable(config);
         self.writer.unpark();
     }
 
@@ -274,11 +234,16 @@ impl EventSink {
         EventCounts {
             emitted: get(&shared.emitted),
             written: get(&shared.written),
+            sampled_out: get(&shared.sampled_out),
             dropped: dropped_overrun + dropped_write_failed + dropped_closed,
             dropped_overrun,
             dropped_write_failed,
             dropped_closed,
             last_error: shared.last_error.lock().clone(),
+            unix_socket: shared
+                .has_socket
+                .load(Ordering::Relaxed)
+                .then(|| shared.socket.counts()),
         }
     }
 
@@ -355,6 +320,7 @@ struct EventWriter {
     clock: Clock,
     stamp: TimestampFormatter,
     file: Option<RotatingFile>,
+    targets: EventTargets,
     /// Room for what is taken from the queue; empty between two turns.
     taken: Vec<QueuedEvent>,
     batch: Vec<u8>,
@@ -386,11 +352,12 @@ impl EventWriter {
                 .file
                 .as_ref()
                 .map(|file| RotatingFile::new(file.settings())),
+            targets: EventTargets::new(config, &shared.socket),
             taken: Vec::new(),
             batch: Vec::new(),
             waiting: Vec::new(),
             failing: false,
-            what: "events",
+            what: "inference events",
             _alive: alive,
         }
     }
@@ -398,12 +365,12 @@ impl EventWriter {
     fn run(mut self) {
         loop {
             let closing = self.shared.closing.load(Ordering::Acquire);
-            if self.shared.next_file.lock().is_some() {
+            if self.shared.next.lock().is_some() {
                 // What was emitted before the new configuration goes to the old file.
                 if self.file.is_some() {
                     self.write_queued();
                 }
-                self.take_over_file();
+                self.take_over();
             }
             let has_written = self.write_queued();
             if closing {
@@ -453,6 +420,7 @@ impl EventWriter {
         self.batch.clear();
         let mut count = 0;
         for QueuedEvent { content, stored } in events {
+            let begin = self.batch.len();
             match content {
                 EventContent::Event(event) => {
                     let ago = Duration::from_micros(now_us.saturating_sub(event.ended_us));
@@ -461,7 +429,10 @@ impl EventWriter {
                 EventContent::Line(line) => self.batch.extend_from_slice(&line),
             }
             self.waiting.extend(stored);
-            count += 1;
+            match self.targets.complete(&mut self.batch, begin) {
+                true => count += 1,
+                false => drop(self.shared.sampled_out.fetch_add(1, Ordering::Relaxed)),
+            }
             if self.batch.len() >= bytes_max {
                 break;
             }
@@ -469,24 +440,35 @@ impl EventWriter {
         count
     }
 
-    fn take_over_file(&mut self) {
-        if let Some(file) = self.shared.next_file.lock().take() {
-            self.file = file.map(RotatingFile::new);
-        }
+    fn take_over(&mut self) {
+        let Some(next) = self.shared.next.lock().take() else {
+            return;
+        };
+        let file = next.file.as_ref();
+        self.file = file.map(|file| RotatingFile::new(file.settings()));
+        self.targets.configure(&next, &self.shared.socket);
     }
 
     fn write_batch(&mut self, count: usize) {
         if self.file.is_none() {
             // The first events after a file was configured may come before the next look at it.
-            self.take_over_file();
+            self.take_over();
         }
         let Some(file) = &mut self.file else {
-            self.shared
-                .dropped_closed
-                .fetch_add(count as u64, Ordering::Relaxed);
+            // With a socket alone that is no loss.
+            if !self.targets.has_socket() {
+                self.shared
+                    .dropped_closed
+                    .fetch_add(count as u64, Ordering::Relaxed);
+            }
             self.answer_all(StoreResult::NoFile);
             return;
         };
+        if count == 0 {
+            // Nothing more will come of those that were left out.
+            self.answer_all(StoreResult::OnDisk);
+            return;
+        }
         file.set_shared(self.shared.is_shared.load(Ordering::Relaxed));
         let appended = file.append(&self.batch);
         let written = appended.line_count as u64;

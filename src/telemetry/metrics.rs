@@ -16,7 +16,8 @@ use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Opts, Registry, Tex
 
 use super::cluster_metrics::ClusterMetrics;
 pub use super::cluster_metrics::NodeChange;
-use super::event_sink::EventCounts;
+use super::connection_metrics::ConnectionMetrics;
+use super::event_sink::{EventCounts, SocketCounts};
 use super::export_metrics::ExportMetrics;
 use super::gpu_metrics::GpuMetrics;
 use super::job_metrics::{JobLevels, JobMetrics};
@@ -253,13 +254,12 @@ struct NodeMetrics {
     config_reloads: IntCounter,
     config_reloads_failed: IntCounter,
     config_generation: IntGauge,
-    connections: IntGauge,
-    connections_accepted: IntCounter,
-    connections_refused: IntCounterVec,
+    connections: ConnectionMetrics,
     workers: WorkerMetrics,
     buffered_body: IntGauge,
     events_written: IntCounter,
     events_dropped: IntCounterVec,
+    event_socket_lines: IntCounterVec,
     log_lines_dropped: IntCounter,
     exports: ExportMetrics,
     cluster: ClusterMetrics,
@@ -365,15 +365,18 @@ impl Metrics {
 
     /// Records an accepted client connection.
     pub fn record_accepted_connection(&self) {
-        self.node.connections_accepted.inc();
+        self.node.connections.accepted.inc();
     }
 
     /// Records a client connection that was closed unread; `reason` is a word of this program.
     pub fn record_refused_connection(&self, reason: &'static str) {
-        self.node
-            .connections_refused
-            .with_label_values(&[reason])
-            .inc();
+        let refused = &self.node.connections.refused;
+        refused.with_label_values(&[reason]).inc();
+    }
+
+    /// Records a trusted proxy's `x-forwarded-for` that tells no address.
+    pub fn record_malformed_forwarded_for(&self) {
+        self.node.connections.malformed_forwarded_for.inc();
     }
 
     /// Records a step of a request that held its worker for so long.
@@ -494,16 +497,7 @@ impl NodeMetrics {
                 "infergate_config_generation",
                 "generation of the configuration in use",
             ),
-            connections: gauge("infergate_connections", "open client connections"),
-            connections_accepted: counter(
-                "infergate_connections_accepted_total",
-                "client connections accepted",
-            ),
-            connections_refused: by_label(
-                "infergate_connections_refused_total",
-                "connections closed before a request was read, by reason",
-                "reason",
-            ),
+            connections: ConnectionMetrics::new(registry),
             workers: WorkerMetrics::new(registry),
             buffered_body: gauge(
                 "infergate_buffered_body_bytes",
@@ -514,6 +508,11 @@ impl NodeMetrics {
                 "infergate_events_dropped_total",
                 "inference events dropped, by cause",
                 "cause",
+            ),
+            event_socket_lines: by_label(
+                "infergate_event_socket_lines_total",
+                "lines for events.unix_socket, by what became of them",
+                "result",
             ),
             log_lines_dropped: counter(
                 "infergate_log_lines_dropped_total",
@@ -540,7 +539,7 @@ impl NodeMetrics {
     }
 
     fn set(&self, levels: &Levels) {
-        self.connections.set(levels.connections as i64);
+        self.connections.open.set(levels.connections as i64);
         self.buffered_body.set(levels.buffered_body_bytes as i64);
         self.config_generation.set(levels.config_generation as i64);
         self.cluster.set(levels.nodes);
@@ -552,6 +551,9 @@ impl NodeMetrics {
             ("closed", events.dropped_closed),
         ] {
             raise_counter(&self.events_dropped.with_label_values(&[cause]), dropped);
+        }
+        for (result, count) in events.unix_socket.iter().flat_map(SocketCounts::results) {
+            raise_counter(&self.event_socket_lines.with_label_values(&[result]), count);
         }
         raise_counter(&self.log_lines_dropped, levels.log_lines_dropped);
         self.exports.set(levels.exports, raise_counter);

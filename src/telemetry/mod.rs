@@ -8,6 +8,7 @@ mod admission_metrics;
 mod class_metrics;
 pub mod clock;
 mod cluster_metrics;
+mod connection_metrics;
 pub mod duty_metrics;
 pub mod event;
 pub mod event_sink;

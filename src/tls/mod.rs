@@ -1,5 +1,5 @@
-//! TLS for its four users: requests to model servers and other HTTPS servers, requests to other nodes,
-//! the listener for other nodes, and listeners for clients.
+//! TLS for its five users: requests to model servers and other HTTPS servers, requests to other nodes,
+//! the listener for other nodes, listeners for clients and operators, and commands.
 //!
 //! No connection is opened or kept here, and no rule of membership is known. The only module that names rustls
 //! and webpki; the provider is `ring`. HTTP/1.1 is all that is offered, but for clients. Names and certificates are always
@@ -9,9 +9,10 @@
 //! pem (content of files)      roots (trusted authorities)      names (names that a certificate can prove)
 //! credentials (own certificate and key)      server_identity (identity that a server has to prove)
 //! mutual (both directions between nodes)     stream (connection with a proved other end)
-//! client_listener (certificates by server name)
+//! client_listener (certificates by server name)       blocking (connections of commands)
 //! ```
 
+mod blocking;
 mod client_listener;
 mod credentials;
 mod mutual;
@@ -21,6 +22,7 @@ mod roots;
 mod server_identity;
 mod stream;
 
+pub use blocking::BlockingTls;
 pub use client_listener::{ClientStream, ListenerTls, time_fault};
 pub use credentials::{CredentialFault, CredentialFile, OwnCertificate};
 pub use mutual::{MutualTls, TrustedAuthority};

@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use super::credentials::OwnCertificate;
 use super::roots::{public_roots, roots_of};
 use super::stream::{ALPN, TlsConnection};
 
@@ -56,6 +57,26 @@ impl ServerIdentity {
         };
         let digest = BuildHasherDefault::<DefaultHasher>::default().hash_one((host, ca));
         ServerIdentity::with_config(host, config, digest)
+    }
+
+    /// The same, with a certificate that is shown to a server which asks for one.
+    ///
+    /// # Errors
+    /// No such name, or certificates that were not looked at before.
+    pub fn showing(
+        host: &str,
+        ca: Option<&[u8]>,
+        own: &OwnCertificate,
+    ) -> Result<ServerIdentity, String> {
+        let roots = ca.map_or_else(|| Ok(public_roots()), roots_of)?;
+        let mut config = (*client_config(roots)).clone();
+        config.client_auth_cert_resolver = own.resolver();
+        ServerIdentity::with_config(host, Arc::new(config), 0)
+    }
+
+    /// The name, and the settings by which it has to be proved.
+    pub(super) fn parts(&self) -> (&ServerName<'static>, &Arc<ClientConfig>) {
+        (&self.name, &self.config)
     }
 
     pub(super) fn with_config(

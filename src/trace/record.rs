@@ -10,6 +10,7 @@
 //! eventful ones, twice that in a cluster. Requests that got past key, route and options have one. Requests
 //! without a valid key leave none: they could push out the traces of others.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use infergate_core::admission::ClassTurn;
@@ -219,6 +220,7 @@ pub struct QuotaHold {
 pub struct TraceSummary {
     pub at_us: u64,
     pub request_id: Arc<str>,
+    pub client_address: Option<IpAddr>,
     pub account: Option<AccountId>,
     pub model: Option<ModelId>,
     /// The model asked for, where one of its fallbacks serves.

@@ -57,6 +57,11 @@ impl RequestTrace {
             before.map(|before| ms(before.elapsed_us)).into(),
         );
         put("config_generation", self.generation.into());
+        let client = end.and_then(|end| end.client_address);
+        put(
+            "client_address",
+            client.map(|client| client.to_string()).into(),
+        );
         put("account", account_json(end));
         put("model", model_json(end));
         // As the caller wrote it, where that is an alias or nothing known.

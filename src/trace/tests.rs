@@ -33,6 +33,7 @@ fn summary(request_id: &str) -> TraceSummary {
     TraceSummary {
         at_us: 0,
         request_id: request_id.into(),
+        client_address: None,
         account: None,
         model: None,
         asked_model: None,

@@ -9,6 +9,7 @@ from outside import ROOT
 FILES = (
     "usr/bin/infergate",
     "usr/lib/systemd/system/infergate.service",
+    "usr/lib/systemd/system/infergate.socket",
     "usr/lib/sysusers.d/infergate.conf",
     "etc/infergate/infergate.yaml",
     "usr/share/bash-completion/completions/infergate",

@@ -65,6 +65,10 @@ def check(binary, scratch):
     if not verify(unit):
         yield "a wrong value is not found"
     unit.write_text(here)
+    socket = scratch / "infergate.socket"
+    socket.write_text((FOLDER / "infergate.socket").read_text())
+    yield from verify(socket)
+    socket.unlink()
     drop_in = scratch / "infergate.service.d" / "keep-models.conf"
     drop_in.parent.mkdir()
     drop_in.write_text((FOLDER / "keep-models.conf").read_text())

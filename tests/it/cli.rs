@@ -110,12 +110,14 @@ fn the_schema_is_a_json_schema_and_the_example_passes_the_check() {
     let (certificate, key) = fleet.certify("a1").pem();
     std::fs::write(dir.path().join("node.pem"), certificate).unwrap();
     std::fs::write(dir.path().join("node-key.pem"), key).unwrap();
-    for (name, host) in [("api", "api.example"), ("eu", "eu.example")] {
-        let (certificate, key) = fleet.certify(host).pem();
+    for name in ["api", "eu", "admin", "admin-eu"] {
+        let (certificate, key) = fleet.certify(&format!("{name}.example")).pem();
         std::fs::write(dir.path().join(format!("{name}.pem")), certificate).unwrap();
         std::fs::write(dir.path().join(format!("{name}-key.pem")), key).unwrap();
     }
-    std::fs::write(dir.path().join("clients-ca.pem"), own.cert.pem()).unwrap();
+    for name in ["clients-ca.pem", "operators-ca.pem"] {
+        std::fs::write(dir.path().join(name), own.cert.pem()).unwrap();
+    }
     let names = example
         .split("${")
         .skip(1)

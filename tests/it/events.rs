@@ -1,6 +1,7 @@
 //! Inference events: every request leaves exactly one line in the event file, with every field of the contract.
 
 mod file;
+mod socket;
 
 use std::collections::HashSet;
 
@@ -23,10 +24,11 @@ fn assert_contract(event: &Value) {
     let list: Check = Value::is_array;
     let map: Check = Value::is_object;
     let map_or_null: Check = |v| v.is_object() || v.is_null();
-    let contract: [(&str, Check); 37] = [
+    let contract: [(&str, Check); 39] = [
         ("time", text),
         ("request_id", text),
         ("account_id", text_or_null),
+        ("client_address", text_or_null),
         ("client_id", text_or_null),
         ("client_request_id", text_or_null),
         ("model_id", text_or_null),
@@ -61,6 +63,7 @@ fn assert_contract(event: &Value) {
         ("request_source", text),
         ("plugins", list),
         ("trace_id", text_or_null),
+        ("sample_interval", count),
     ];
     let fields: &Map<String, Value> = event.as_object().unwrap();
     for (name, is_right) in contract {

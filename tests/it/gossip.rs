@@ -218,9 +218,19 @@ async fn who_has_the_secret_and_no_certificate_gets_no_request_whatever_it_tells
 
 #[tokio::test]
 async fn requests_that_pass_at_one_node_count_against_the_minute_at_the_other() {
+    count_at_both(", requests_per_minute: 3").await;
+}
+
+#[tokio::test]
+async fn requests_of_a_task_that_pass_at_one_node_count_for_the_task_at_the_other() {
+    count_at_both(", requests_per_minute_by_task: { text-generation: 3 }").await;
+}
+
+/// Uses up this limit of account `a` at one node and waits until the other one refuses.
+async fn count_at_both(limits: &str) {
     let (fleet, server) = (ClusterCredentials::new(), SimulatedServer::fast().await);
     let (at_a, at_b) = (free_address(), free_address());
-    let limited = accounts(", requests_per_minute: 3");
+    let limited = accounts(limits);
     let served = format!("{limited}{}", with_model(&server, ""));
     // Nobody serves it: asking for it costs nothing, and shows how the account stands.
     let probe = "models:\n  - { id: n, task: text-generation, backend: openai, endpoints: [], \

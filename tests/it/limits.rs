@@ -492,3 +492,49 @@ async fn heads_without_an_end_cost_their_limit_at_most_and_are_answered_there() 
     let grown = node.resident_bytes().saturating_sub(before);
     assert!(grown < 40_000_000, "grown by {grown}");
 }
+
+#[tokio::test]
+async fn a_task_has_a_limit_a_minute_of_its_own_which_the_refusal_names() {
+    let server = SimulatedServer::fast().await;
+    let limits = ", requests_per_minute: 100, requests_per_minute_by_task: { text-generation: 2 }";
+    let models = format!(
+        "models:\n{}{}",
+        crate::support::model_of("m", "text-generation", "openai", server.address),
+        crate::support::model_of("e", "text-embeddings", "openai", server.address),
+    );
+    let node = Node::start(&format!("{}{models}", accounts(limits))).await;
+    let key = "Authorization: Bearer key-a\r\n";
+    let ask = async || {
+        node.post_as(key, "/v1/chat/completions", &chat("m", ""))
+            .await
+    };
+    for _ in 0..2 {
+        assert_eq!(ask().await.status, 200);
+    }
+    let refused = ask().await;
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    let error = &refused.json()["error"];
+    assert_eq!(error["code"], "rate_limit_exceeded");
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("text-generation")
+    );
+    let retry_after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=30).contains(&retry_after), "{retry_after}");
+    // It took nothing of the limit of all.
+    let left = refused.header("x-ratelimit-remaining-requests").unwrap();
+    assert!(left.parse::<u32>().unwrap() >= 98, "{left}");
+    assert_eq!(node.event_of(&refused).await["error_code"], "971");
+    let trace = node.explain(refused.header("x-request-id").unwrap()).await;
+    assert_eq!(trace["refusal"]["cause"], "task-rate-limited");
+    assert_eq!(trace["refusal"]["message"], error["message"]);
+    // Another task, and another account.
+    let body = r#"{"model":"e","input":"x"}"#;
+    assert_eq!(node.post_as(key, "/v1/embeddings", body).await.status, 200);
+    let other = "Authorization: Bearer key-b\r\n";
+    let body = chat("m", "");
+    let other = node.post_as(other, "/v1/chat/completions", &body).await;
+    assert_eq!(other.status, 200);
+}

@@ -9,6 +9,7 @@
 )]
 
 mod admin;
+mod admin_tls;
 mod admission;
 mod anthropic;
 mod backends;
@@ -90,6 +91,7 @@ mod support;
 mod tasks;
 mod tls;
 mod triton;
+mod trusted_proxies;
 mod upgrade;
 mod websocket;
 mod workers_ai;

@@ -1,10 +1,14 @@
 //! Notifications that a service manager such as systemd gets, over a socket as it makes one.
 
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
-use crate::support::{LIMIT, Node, SimulatedServer, one_model};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{LIMIT, Node, SimulatedServer, TestClient, free_address, one_model};
 
 /// A service manager's end of the socket.
 struct Manager(UnixDatagram);
@@ -99,4 +103,90 @@ async fn an_abstract_name_is_an_address_and_a_wrong_one_stops_nothing() {
     let node = Node::start_in(&models, &environment("nothing-here")).await;
     assert!(node.log().contains("NOTIFY_SOCKET cannot be used"));
     assert_eq!(node.posting("", "").await.answer().await.status, 200);
+}
+
+/// Starts a gateway as a service manager does that has opened these two sockets, named so.
+fn activate(file: &Path, sockets: [OwnedFd; 2], names: &str) -> Child {
+    // Only the process itself knows its id: the shell becomes the gateway.
+    let script = format!(
+        "exec 3<&0 4<&1 0</dev/null 1>/dev/null; LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES={names} \
+         exec \"$0\" serve --config \"$1\""
+    );
+    let mut command = Command::new("sh");
+    let [first, second] = sockets;
+    command
+        .args(["-c", &script, env!("CARGO_BIN_EXE_infergate")])
+        .arg(file)
+        .stdin(first)
+        .stdout(second)
+        .stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+#[tokio::test]
+async fn sockets_of_the_manager_are_used_and_keep_clients_through_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("api.sock");
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let unix = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let (address, admin) = (tcp.local_addr().unwrap(), free_address());
+    let file = dir.path().join("infergate.yaml");
+    // One is found by its address, the other by its name.
+    let listen = format!(
+        "clients: [{{ address: \"127.0.0.1:1\", health: true }}, {{ address: \"unix:{}\" }}], admin: {{ address: \"{admin}\" }}",
+        path.display()
+    );
+    let state = dir.path().join("state");
+    let text = format!(
+        "listen: {{ {listen} }}\nstate_dir: \"{}\"\nanonymous: allow\nmodels: []\n",
+        state.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    for _ in 0..2 {
+        // It waits in the queue of the socket until somebody serves.
+        let mut early = TestClient::connect(address).await;
+        early.send("GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n").await;
+        let sockets = [
+            OwnedFd::from(tcp.try_clone().unwrap()),
+            unix.try_clone().unwrap().into(),
+        ];
+        let mut gateway = activate(&file, sockets, "clients:other");
+        assert_eq!(early.response().await.status, 200);
+        let mut local = tokio::net::UnixStream::connect(&path).await.unwrap();
+        local
+            .write_all(b"GET /v1/models HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answer = String::new();
+        let read = tokio::time::timeout(LIMIT, local.read_to_string(&mut answer));
+        read.await.unwrap().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let killed = Command::new("kill").arg(gateway.id().to_string()).status();
+        assert!(killed.unwrap().success());
+        assert!(gateway.wait().unwrap().success());
+        assert!(path.exists(), "the file is the manager's");
+    }
+}
+
+#[tokio::test]
+async fn a_socket_of_no_listener_stops_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let sockets = [(), ()].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let file = dir.path().join("infergate.yaml");
+    let first = sockets[0].local_addr().unwrap();
+    let text = format!(
+        "listen: {{ clients: [{{ address: \"{first}\" }}], admin: {{ address: \"127.0.0.1:0\" }} }}\nstate_dir: \"{}\"\n\
+         anonymous: allow\nmodels: []\n",
+        dir.path().join("state").display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let gateway = activate(&file, sockets.map(OwnedFd::from), "a:infergate.socket");
+    let ended = gateway.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(2));
+    let printed = String::from_utf8(ended.stderr).unwrap();
+    assert!(
+        printed.contains("infergate.socket at 127.0.0.1:")
+            && printed.contains("FileDescriptorName"),
+        "{printed}"
+    );
 }

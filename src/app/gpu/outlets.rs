@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::gpu::{GpuConfig, ReportsConfig};
 use crate::state::Shared;
-use crate::telemetry::event_sink::{Durability, EventFileConfig, EventSink, EventsConfig};
+use crate::telemetry::event_sink::{EventFileConfig, EventSink, EventsConfig};
 use crate::telemetry::{Clock, printable};
 use crate::upstream::{ConnectTimings, OutboundRequest, Target};
 
@@ -93,12 +93,8 @@ impl LineFile {
         self.path = path.to_owned();
         let is_named = !path.as_os_str().is_empty();
         let config = EventsConfig {
-            file: is_named.then(|| EventFileConfig {
-                path: path.to_owned(),
-                max_size_mib: FILE_MIB,
-                keep: FILES_KEPT,
-            }),
-            durability: Durability::default(),
+            file: is_named.then(|| EventFileConfig::whole(path.to_owned(), FILE_MIB, FILES_KEPT)),
+            ..EventsConfig::default()
         };
         if let Some(sink) = &self.sink {
             sink.reconfigure(&config);

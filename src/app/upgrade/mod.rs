@@ -19,6 +19,6 @@ mod upgrades;
 
 pub use command::upgrade;
 pub use offer::{UpgradeOffer, offer_upgrades};
-pub use sockets::{NamedSocket, SocketName, SocketSet};
+pub use sockets::{NamedSocket, SOCKETS_MAX, SocketName, SocketSet};
 pub use successor::{Predecessor, Turn};
 pub use upgrades::Upgrades;

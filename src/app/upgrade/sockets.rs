@@ -16,7 +16,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 /// Most sockets of a process: 64 listeners for clients and three others.
-const SOCKETS_MAX: usize = 67;
+pub const SOCKETS_MAX: usize = 67;
 /// Longest list of names: paths of Unix sockets have at most 108 bytes.
 const NAMES_BYTES_MAX: u64 = 64 << 10;
 
@@ -53,11 +53,16 @@ impl NamedSocket {
     }
 }
 
-/// Sockets that came from a predecessor and are not in use yet. Those that are left are closed by drop.
+/// Sockets that came from a predecessor or a service manager and are not in use yet. Drop closes the rest.
 #[derive(Debug, Default)]
 pub struct SocketSet(Vec<NamedSocket>);
 
 impl SocketSet {
+    /// Sockets that somebody else opened.
+    pub fn of(sockets: Vec<NamedSocket>) -> SocketSet {
+        SocketSet(sockets)
+    }
+
     /// Takes the first socket of the name.
     pub fn take(&mut self, name: &SocketName) -> Option<OwnedFd> {
         let at = self.0.iter().position(|socket| socket.name == *name)?;

@@ -4,6 +4,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use infergate_core::model::{LIMITED_ID_BYTES_MAX, Task};
+
 use super::models::ModelNames;
 use super::names::{anonymous_allowed, is_anonymous, name_fault};
 use crate::config::document::Cursor;
@@ -45,6 +47,7 @@ pub fn check(
             }
         }
         check_patterns(&account, problems);
+        check_task_limits(name, &account, problems);
     }
     if !allowed && hashes.is_empty() {
         let key = root.key("accounts").or_else(|| root.key("anonymous"));
@@ -108,6 +111,20 @@ pub fn check_models(root: &Cursor<'_>, models: &ModelNames, warnings: &mut Probl
                 ))),
                 None => warnings.add(pattern.problem(format!("no model is called {text:?}"))),
             }
+        }
+    }
+}
+/// Tasks of the limits per minute.
+fn check_task_limits(id: &str, account: &Cursor<'_>, problems: &mut Problems) {
+    for (name, limit) in account.entries("requests_per_minute_by_task") {
+        if Task::of_slug(name).is_none() {
+            let known = Task::ALL.map(Task::slug).join(", ");
+            problems.add(limit.problem(format!("no task is called {name:?}: use one of {known}")));
+        }
+        if id.len() > LIMITED_ID_BYTES_MAX {
+            problems.add(limit.problem(format!(
+                "an account with limits of tasks has an id of at most {LIMITED_ID_BYTES_MAX} bytes: nodes tell each other its name with that of the task"
+            )));
         }
     }
 }

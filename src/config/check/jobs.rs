@@ -3,7 +3,7 @@
 //! No name is resolved, and no secret is repeated.
 
 use infergate_core::api::replicate::model_path;
-use infergate_core::job::forbidden_address::Network;
+use infergate_core::network::Network;
 
 use crate::config::document::Cursor;
 use crate::config::problem::Problems;

@@ -1,8 +1,11 @@
-//! `listen` and `node`: addresses that collide, an admin listener in the open, names.
+//! `listen`, `node` and `trusted_proxies`: addresses that collide, an admin listener in the open, names, networks.
 //!
 //! Addresses are not bound; an address of another machine shows at start.
 
 use std::net::{IpAddr, SocketAddr};
+
+use infergate_core::client_address::UNIX_SOCKETS;
+use infergate_core::network::Network;
 
 use super::names::name_fault;
 use crate::config::AdminListener;
@@ -19,6 +22,7 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems
             }
         }
     }
+    check_trusted_proxies(root, problems, warnings);
     let Some(listen) = root.key("listen") else {
         return;
     };
@@ -29,9 +33,12 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems
     };
     if let (Some(key), Some(admin)) = (&admin_key, admin)
         && !admin.ip().is_loopback()
+        && !listen
+            .key("admin")
+            .is_some_and(|admin| asks_for_certificates(&admin))
     {
         warnings.add(key.problem(
-            "the admin listener asks for no key: make sure only operators reach this address",
+            "the admin listener asks for no key: make sure only operators reach this address, or give it `tls` with `client_ca`",
         ));
     }
     let mut earlier: Vec<(String, SocketAddr)> = admin
@@ -68,6 +75,30 @@ pub fn check(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems
             None => {}
         }
         earlier.push((key.path, here));
+    }
+}
+
+/// Returns whether who connects has to show a certificate.
+fn asks_for_certificates(listener: &Cursor<'_>) -> bool {
+    let tls = listener.key("tls");
+    tls.is_some_and(|tls| tls.key("client_ca").is_some())
+}
+
+/// Networks of proxies, and one that is everybody's.
+fn check_trusted_proxies(root: &Cursor<'_>, problems: &mut Problems, warnings: &mut Problems) {
+    for proxy in root.list("trusted_proxies") {
+        let Some(text) = proxy.text().filter(|text| *text != UNIX_SOCKETS) else {
+            continue;
+        };
+        if let Err(fault) = Network::parse(text) {
+            problems.add(proxy.problem(format!(
+                "{fault}: write a network, an address or `{UNIX_SOCKETS}`"
+            )));
+        } else if text.ends_with("/0") {
+            warnings.add(proxy.problem(
+                "trusts everybody: any client can name any address, list the networks of your proxies",
+            ));
+        }
     }
 }
 

@@ -168,6 +168,16 @@ add limits: { request_body_mib: 0 }
   line 9: limits.request_body_mib: 0 is too small: expected a whole number from 1 to 1024
 add limits: { connections_per_client: 0 }
   line 9: limits.connections_per_client: too small
+add trusted_proxies: ["10.0.0.0/8", "unix", "10.0.0.1/8"]
+  line 9: trusted_proxies[2]: has bits set beyond its prefix: write a network, an address or `unix`
+add trusted_proxies: [proxy.example]
+  line 9: trusted_proxies[0]: must be a network such as 10.0.0.0/8 or fd00::/8: write
+add trusted_proxies: ["unix:/x"]
+  line 9: trusted_proxies[0]: must be a network
+add accounts: [{ id: acme, requests_per_minute_by_task: { text-generatoin: 3 } }]
+  line 9: accounts[0].requests_per_minute_by_task.text-generatoin: no task is called "text-generatoin": use one of text-generation, text-classification
+add accounts: [{ id: acme, requests_per_minute_by_task: { text-generation: 0 } }]
+  line 9: accounts[0].requests_per_minute_by_task.text-generation: 0 is too small
 add limits: { header_timeout_secs: 0 }
   line 9: limits.header_timeout_secs: too small
 add limits: { request_body_mib: 64, buffered_bodies_mib: 32 }
@@ -549,8 +559,6 @@ fn what_is_not_supported_yet_says_so() {
         r#"
 add tls: {}
   line 9: tls: is not supported yet
-put [{ address: "127.0.0.1:8080" }] => [{ address: "127.0.0.1:8080" }]⏎  admin: { tls: { certificate: c } }
-  line 3: listen.admin.tls: is not supported yet
 put backend: openai⏎    endpoints: [{ url: "http://127.0.0.1:9001" }] => backend: cog⏎    trainer: llama⏎    endpoints: [{ url: "http://127.0.0.1:9001", max_concurrent_requests: 1 }]
   line 8: models[0].trainer: trainings are not posted to servers of backend `cog` yet
 "#,
@@ -561,6 +569,8 @@ put backend: openai⏎    endpoints: [{ url: "http://127.0.0.1:9001" }] => backe
 fn what_a_listener_cannot_speak_is_named() {
     check(
         r#"
+put [{ address: "127.0.0.1:8080" }] => [{ address: "127.0.0.1:8080" }]⏎  admin: { tls: { certificate: c } }
+  line 3: listen.admin.tls.private_key: `private_key` is required
 put { address: "127.0.0.1:8080" } => { address: "unix:relative" }
   line 2: listen.clients[0].address: expected `unix:` and an absolute path
 put { address: "127.0.0.1:8080" } => { address: "unix:/a" }, { address: "unix:/a" }

@@ -7,6 +7,8 @@
 // Addresses without sockets: the standard library's `core` has no network.
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::network::{Network, have_prefix_v4, have_prefix_v6};
+
 /// Ports of receivers unless configured otherwise.
 pub const RECEIVER_PORTS: [u16; 4] = [80, 443, 8080, 8443];
 
@@ -345,14 +347,6 @@ fn reason(address: IpAddr) -> Option<ForbiddenAddress> {
     }
 }
 
-fn have_prefix_v4(one: Ipv4Addr, other: Ipv4Addr, prefix: u32) -> bool {
-    (one.to_bits() ^ other.to_bits()).leading_zeros() >= prefix
-}
-
-fn have_prefix_v6(one: Ipv6Addr, other: Ipv6Addr, prefix: u32) -> bool {
-    (one.to_bits() ^ other.to_bits()).leading_zeros() >= prefix
-}
-
 /// Returns the IPv4 address that a form of transition carries. Within `64:ff9b:1::/48` operators choose the place;
 /// the last 32 bits, as in `64:ff9b::/96`, are the usual one.
 fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
@@ -369,78 +363,6 @@ fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
         [0x2001, 0, ..] => Some(Ipv4Addr::from_bits(!last.to_bits())),
         _ => None,
     }
-}
-
-/// Network of addresses, such as `10.0.0.0/8`; IPv4 mapped into IPv6 counts as IPv4.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Network {
-    base: IpAddr,
-    prefix: u32,
-}
-
-/// Text that is no network; meant for operators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NetworkError {
-    /// Not of the form `address/prefix`.
-    #[error("must be a network such as 10.0.0.0/8 or fd00::/8")]
-    Malformed,
-    /// Bits beyond the prefix are set, as in `10.0.0.1/8`.
-    #[error("has bits set beyond its prefix")]
-    HostBits,
-}
-
-impl Network {
-    /// Returns the network that `text` names; an address without a prefix is a network of its own.
-    ///
-    /// # Errors
-    /// [`NetworkError`] for any other text, and for one that names bits beyond the prefix.
-    pub fn parse(text: &str) -> Result<Network, NetworkError> {
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| NetworkError::Malformed)?;
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = match prefix {
-            Some(prefix) => parse_prefix(prefix, bits).ok_or(NetworkError::Malformed)?,
-            None => bits,
-        };
-        let rest = match address {
-            IpAddr::V4(address) => address.to_bits().checked_shl(prefix).unwrap_or(0).into(),
-            IpAddr::V6(address) => address.to_bits().checked_shl(prefix).unwrap_or(0),
-        };
-        if rest != 0 {
-            return Err(NetworkError::HostBits);
-        }
-        let base = address.to_canonical();
-        Ok(match (address, base) {
-            (IpAddr::V6(_), IpAddr::V4(_)) if prefix >= 96 => Network {
-                base,
-                prefix: prefix - 96,
-            },
-            _ => Network {
-                base: address,
-                prefix,
-            },
-        })
-    }
-
-    /// Returns whether `address` is of this network.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.base, address.to_canonical()) {
-            (IpAddr::V4(base), IpAddr::V4(address)) => have_prefix_v4(base, address, self.prefix),
-            (IpAddr::V6(base), IpAddr::V6(address)) => have_prefix_v6(base, address, self.prefix),
-            _ => false,
-        }
-    }
-}
-
-/// Returns a prefix of at most `bits`, without a sign or a leading zero.
-fn parse_prefix(text: &str, bits: u32) -> Option<u32> {
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_short = text == "0" || !text.starts_with('0');
-    let prefix = text.parse().ok().filter(|_| is_plain && is_short)?;
-    (prefix <= bits).then_some(prefix)
 }
 
 #[cfg(test)]

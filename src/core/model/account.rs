@@ -2,12 +2,14 @@
 //!
 //! Keys are neither hashed nor compared here; the shell does both, in constant time.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU32;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::AccountJobLimits;
+use super::{AccountJobLimits, Task};
 use crate::{AccountId, ModelId};
 
 /// SHA-256 of an API key. In text, 64 hex digits.
@@ -72,6 +74,11 @@ pub struct AccountSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests_per_minute: Option<u32>,
+    /// Requests per minute of models of one task, such as `{ text-generation: 300 }`, beside the limit of all and counted
+    /// likewise. The task is that of the model the client asked for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, NonZeroU32>")]
+    pub requests_per_minute_by_task: BTreeMap<Task, NonZeroU32>,
     /// Tokens per minute, input and output: a request passes while one is left, is charged what it may
     /// use and corrected to what it used. Counted by each node; unlimited when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,6 +118,7 @@ impl AccountSpec {
             api_keys_sha256: Vec::new(),
             weight: Self::default_weight(),
             requests_per_minute: None,
+            requests_per_minute_by_task: BTreeMap::new(),
             tokens_per_minute: None,
             max_concurrent: None,
             neurons_per_day: None,

@@ -18,6 +18,7 @@ mod process;
 mod shared_endpoints;
 mod spec;
 mod tariff;
+mod task_limit;
 
 pub use account::{AccountSpec, KeyHash};
 pub use backend::{BackendName, Payload};
@@ -48,3 +49,4 @@ pub use tariff::{
     ChargeCut, MetricMode, ModelPlugins, TARIFF_TEXT_BYTES_MAX, Tariff, Trust, read_tariff_text,
     tariff_text,
 };
+pub use task_limit::{LIMITED_ID_BYTES_MAX, counted_task};

@@ -22,7 +22,9 @@ use super::tariff::{MetricMode, ModelPlugins, Tariff, Trust};
 use crate::{AccountId, ModelId};
 
 /// Task of a model: the 14 task types of the Workers AI catalogue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)] // the names are their documentation
 pub enum Task {

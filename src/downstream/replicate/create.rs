@@ -113,6 +113,8 @@ pub(super) async fn create(
     }
     let read = read_create(&body)?;
     let (model, deployment, submit) = prepare(server, jobs, request, (&head, read, key), route)?;
+    let task = model.runtime.spec.task;
+    let is_task_charged = account.take_task_unit(task, ctx.arrival)?;
     let checked = input_check::check(shared, session, ctx, (&model, &submit), &mut share);
     checked.await?;
     let stored = tokio::select! {
@@ -125,6 +127,9 @@ pub(super) async fn create(
         Err(refusal) => {
             if refusal.is_out_of_capacity() || refusal == Refusal::JobsUnavailable {
                 account.refund_unit();
+                if is_task_charged {
+                    account.refund_task_unit(task);
+                }
             }
             return Err(refusal.into());
         }

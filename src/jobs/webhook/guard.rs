@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use infergate_core::job::forbidden_address::{ForbiddenAddress, Network, ReceiverRules};
+use infergate_core::job::forbidden_address::{ForbiddenAddress, ReceiverRules};
 use infergate_core::job::receiver_url::{ReceiverUrl, ReceiverUrlError};
+use infergate_core::network::Network;
 
 use super::exchange::AttemptFault;
 use crate::jobs::config::JobChoices;

@@ -10,6 +10,7 @@ fn sample_head() -> ForwardedHead {
         generation: 7,
         hops,
         request_id: "r1".into(),
+        client: ClientAddress::UNIX_SOCKET.named([203, 0, 113, 7].into()),
         account: "acme".into(),
         is_limited: true,
         model: "@cf/m".into(),
@@ -37,9 +38,16 @@ fn written(head: &ForwardedHead) -> String {
 
 #[test]
 fn what_one_node_writes_the_other_reads() {
-    for requested_model in [None, Some("big".into())] {
+    let (named, socket) = (sample_head().client, ClientAddress::UNIX_SOCKET);
+    for (requested_model, client) in [
+        (None, named),
+        (Some("big".into()), socket),
+        (None, ClientAddress::of_network([10, 0, 0, 1].into())),
+        (None, ClientAddress::default()),
+    ] {
         let head = ForwardedHead {
             requested_model,
+            client,
             ..sample_head()
         };
         assert_eq!(ForwardedHead::read(&headers(&written(&head))), Ok(head));
@@ -70,7 +78,8 @@ fn a_head_that_is_missing_repeated_or_spoilt_is_refused() {
     let whole = written(&sample_head());
     assert!(ForwardedHead::read(&Fields::default()).is_err());
     assert!(ForwardedHead::read(&headers(&whole.repeat(2))).is_err());
-    let (_, value) = whole.trim_end().split_once(": ").unwrap();
+    let first = whole.lines().next().unwrap();
+    let (_, value) = first.split_once(": ").unwrap();
     for length in 0..value.len() {
         assert!(ForwardedHead::parse(&value[..length]).is_err(), "{length}");
     }

@@ -32,6 +32,7 @@ impl RequestContext {
         let ceiling = Millis::from_secs(self.snapshot.timeouts.ceiling_secs);
         self.deadline = self.arrival + head.hops.deadline_left.min(ceiling);
         self.in_cluster = true;
+        self.facts.client = head.client;
         self.forced_site = head.forced_site.clone();
         let times = &mut self.trace.times;
         times.set_elsewhere(head.elapsed_us, head.queued_us);

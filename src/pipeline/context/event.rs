@@ -102,6 +102,7 @@ impl RequestContext {
             ended_us: times.end_us(),
             request_id: Arc::clone(&self.request_id),
             account_id: self.account.take(),
+            client_address: facts.client.ip,
             client_id: facts.client_id,
             client_request_id: facts.client_request_id,
             model_id: self.model.as_ref().map(|model| model.spec.id.clone()),
@@ -136,6 +137,7 @@ impl RequestContext {
                 external_endpoint: facts.is_external,
                 queued_in_site: times.has_queued_here(),
                 billing_fallback: bill.fell_back,
+                unix_socket: facts.client.over_unix_socket,
                 ..EventFlags::default()
             },
             request_source: match self.origin {
@@ -180,6 +182,7 @@ fn summary(
     TraceSummary {
         at_us: times.end_us(),
         request_id: Arc::clone(&event.request_id),
+        client_address: event.client_address,
         account: event.account_id.clone(),
         model: event.model_id.clone(),
         asked_model: event.asked_model_id.clone(),

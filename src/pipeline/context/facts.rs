@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use infergate_core::client_address::ClientAddress;
 use infergate_core::trace_context::TraceId;
 
 use crate::telemetry::event::PluginUse;
@@ -12,6 +13,8 @@ use crate::telemetry::event::PluginUse;
 /// Facts for the event.
 #[derive(Default)]
 pub(super) struct EventFacts {
+    /// Address of the client.
+    pub client: ClientAddress,
     /// End user named by `x_client_id`.
     pub client_id: Option<Arc<str>>,
     /// Name that the client gave the request.

@@ -120,6 +120,7 @@ fn write_metadata(
 ) -> Result<Hops, Refusal> {
     let request_id = Arc::clone(ctx.request_id());
     let (elapsed_us, is_limited) = (ctx.elapsed_us(), ctx.has_reservation());
+    let client = ctx.client();
     let account = ctx.account().cloned().ok_or(Refusal::Internal)?;
     let requested_model = ctx.replaced_model().cloned();
     let (attempts, queued_us) = (ctx.attempts, ctx.trace.times.queued_us());
@@ -131,6 +132,7 @@ fn write_metadata(
         generation,
         hops: lent,
         request_id,
+        client,
         account,
         is_limited,
         model: model.spec.id.clone(),

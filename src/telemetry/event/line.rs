@@ -40,6 +40,11 @@ impl InferenceEvent {
         push_text(out, &self.request_id);
         out.extend_from_slice(b",\"account_id\":");
         write_string_or_null(self.account_id.as_ref().map(|id| id.as_str()), out);
+        match self.client_address {
+            // Digits and colons alone; memory takes every byte.
+            Some(address) => drop(write!(out, ",\"client_address\":\"{address}\"")),
+            None => out.extend_from_slice(b",\"client_address\":null"),
+        }
         out.extend_from_slice(b",\"client_id\":");
         write_string_or_null(self.client_id.as_deref(), out);
         out.extend_from_slice(b",\"client_request_id\":");

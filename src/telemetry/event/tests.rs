@@ -23,6 +23,7 @@ const FIELDS: &[&str] = &[
     "time",
     "request_id",
     "account_id",
+    "client_address",
     "client_id",
     "client_request_id",
     "model_id",

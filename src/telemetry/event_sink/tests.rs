@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use super::config::{EventSocketConfig, SocketTransport};
 use super::*;
 use crate::telemetry::event::sample_event;
 
@@ -11,14 +12,9 @@ const NEVER: Duration = Duration::from_secs(3600);
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn to_file(path: &Path) -> EventsConfig {
-    let file = EventFileConfig {
-        path: path.into(),
-        max_size_mib: 1,
-        keep: 2,
-    };
     EventsConfig {
-        file: Some(file),
-        durability: Durability::Buffered,
+        file: Some(EventFileConfig::whole(path.into(), 1, 2)),
+        ..EventsConfig::default()
     }
 }
 
@@ -242,4 +238,129 @@ fn a_writer_that_ends_early_leaves_no_waiter_behind() {
     assert_eq!(shared.dropped_closed.load(Ordering::Relaxed), 2);
     let late = queue.push(EventContent::Event(sample_event("late")), None);
     assert!(matches!(late, PushResult::Closed(None)));
+}
+
+/// Neurons and intervals of lines.
+fn billed(lines: impl Iterator<Item = serde_json::Value>) -> Vec<(f64, f64)> {
+    let pair = |line: serde_json::Value| {
+        let number = |name: &str| line[name].as_f64().unwrap();
+        (number("neurons"), number("sample_interval"))
+    };
+    lines.map(pair).collect()
+}
+
+#[test]
+fn a_socket_gets_a_share_whose_intervals_sum_up_to_the_bill_of_the_file() {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+
+    let directory = tempfile::tempdir().unwrap();
+    let (path, socket) = (
+        directory.path().join("events.jsonl"),
+        directory.path().join("s"),
+    );
+    let listener = UnixListener::bind(&socket).unwrap();
+    let config = EventsConfig {
+        unix_socket: Some(EventSocketConfig {
+            path: socket,
+            transport: SocketTransport::Stream,
+        }),
+        sample: 0.25,
+        // All of them in one file.
+        file: Some(EventFileConfig::whole(path.clone(), 64, 1)),
+        ..EventsConfig::default()
+    };
+    let sink = EventSink::start(&config, Clock::start()).unwrap();
+    let mut prices = fastrand::Rng::with_seed(3);
+    const EVENTS: usize = 2000;
+    for _ in 0..EVENTS - 1 {
+        let mut event = sample_event("r");
+        event.neurons = Some(prices.f64() * 100.0);
+        sink.write(event);
+    }
+    // Rendered before, as those of jobs are.
+    sink.write_line(Bytes::from_static(b"{\"neurons\":50.0}\n"));
+    let received = thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let lines = BufReader::new(stream).lines();
+        billed(lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()))
+    });
+    assert!(sink.close(LIMIT));
+    let received = received.join().unwrap();
+    let whole = billed(lines(&path).into_iter());
+    assert_eq!(whole.len(), EVENTS);
+    assert!(whole.iter().all(|(_, interval)| *interval == 1.0));
+    assert!(received.iter().all(|(_, interval)| *interval == 4.0));
+    let bill: f64 = whole.iter().map(|(neurons, _)| neurons).sum();
+    let estimate: f64 = received.iter().map(|(one, interval)| one * interval).sum();
+    let variance: f64 = whole.iter().map(|(one, _)| one * one * 3.0).sum();
+    // Chosen anew in each run: six standard deviations are never reached.
+    assert!((estimate - bill).abs() < 6.0 * variance.sqrt());
+    let counts = sink.counts();
+    let sent = counts.unix_socket.unwrap();
+    assert_eq!((sent.sent, sent.dropped), (received.len() as u64, 0));
+    assert_eq!((counts.written, counts.sampled_out), (EVENTS as u64, 0));
+}
+
+#[test]
+fn a_file_is_sampled_where_it_asks_for_it_and_by_its_own_share() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.jsonl");
+    let mut config = to_file(&path);
+    config.sample = 0.001;
+    let sink = EventSink::start(&config, Clock::start()).unwrap();
+    for _ in 0..200 {
+        sink.write(sample_event("whole"));
+    }
+    assert_eq!(
+        sink.write_durable(sample_event("whole")).blocking_recv(),
+        Ok(StoreResult::OnDisk)
+    );
+    config.file.as_mut().unwrap().sample = 0.5;
+    sink.reconfigure(&config);
+    until("the share is followed", || {
+        sink.write(sample_event("share"));
+        sink.counts().sampled_out > 10
+    });
+    assert!(sink.close(LIMIT));
+    let counts = sink.counts();
+    assert_eq!(
+        counts.emitted,
+        counts.written + counts.sampled_out + counts.dropped
+    );
+    let written = lines(&path);
+    assert_eq!(written.len() as u64, counts.written);
+    let interval = |line: &serde_json::Value| line["sample_interval"].as_f64().unwrap();
+    let halves = written.iter().filter(|line| interval(line) == 2.0).count();
+    assert!(halves > 0 && written.len() - halves >= 201);
+}
+
+#[test]
+fn with_a_socket_alone_nothing_is_lost_for_want_of_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = EventsConfig {
+        unix_socket: Some(EventSocketConfig {
+            path: directory.path().join("nobody"),
+            transport: SocketTransport::Datagram,
+        }),
+        ..EventsConfig::default()
+    };
+    let sink = EventSink::start(&config, Clock::start()).unwrap();
+    sink.write(sample_event("r1"));
+    let stored = sink.write_durable(sample_event("r2"));
+    assert_eq!(stored.blocking_recv(), Ok(StoreResult::NoFile));
+    assert!(sink.close(LIMIT));
+    let counts = sink.counts();
+    assert_eq!((counts.emitted, counts.dropped), (2, 0));
+    assert_eq!(counts.unix_socket.unwrap().dropped_closed, 2);
+}
+
+#[test]
+fn lines_of_another_kind_pass_as_they_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lines");
+    let sink = EventSink::start_lines("lines", &to_file(&path), Clock::start(), 8).unwrap();
+    sink.write_line(Bytes::from_static(b"{\"a\":1}\n"));
+    assert!(sink.close(LIMIT));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "{\"a\":1}\n");
 }

@@ -1,7 +1,7 @@
 //! Tests of receivers' URLs: what is taken, what is refused, and every notation of forbidden addresses.
 
 use super::*;
-use crate::job::forbidden_address::Network;
+use crate::network::Network;
 
 fn rules() -> ReceiverRules {
     ReceiverRules {
