@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use infergate::simulate;
+use serde_json::Value;
 use tokio::net::TcpStream;
 
 use crate::support::websocket::{
@@ -254,7 +255,8 @@ async fn the_permit_is_held_to_the_end_and_comes_back_with_each_kind_of_it() {
     let ends: Vec<_> = opened
         .map(|event| (event["outcome"].clone(), event["reason"].clone()))
         .collect();
-    let end = |outcome: &str, reason: Option<&str>| (outcome.into(), reason.into());
+    let end =
+        |outcome: &str, reason: Option<&str>| -> (Value, Value) { (outcome.into(), reason.into()) };
     assert_eq!(
         ends,
         [

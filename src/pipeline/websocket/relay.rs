@@ -62,6 +62,7 @@ pub async fn relay(
     ctx.record_connection_end(end.reason(), end.outcome());
     model.metrics.record_websocket_end(end.end);
     release(end.relayed(), ctx);
+    ctx.release_concurrency();
     let lanes = (&mut websocket.upward, &mut websocket.downward);
     parting::leave_client(end, lanes, websocket.client).await;
     Ok(())
