@@ -185,9 +185,8 @@ impl Gateway {
         let accepting = spawn_clients(&mut tasks, clients, (&edge, &connections), &closed);
         let sockets = (listeners.peers, listeners.callbacks);
         spawn_internal(&mut tasks, sockets, &edge, &closed);
-        let is_clustered = membership.is_some();
+        tasks.spawn(ranking::rank(Arc::clone(&shared), membership.is_some()));
         spawn_membership(&mut tasks, membership, &shared);
-        tasks.spawn(ranking::rank(Arc::clone(&shared), is_clustered));
         tasks.spawn(discover::discover(Arc::clone(&shared), reports));
         let mut models = spawn_keepers(&mut tasks, &shared, (insight, gpu, &upgrades), &recorder);
         let service = reloader.service();

@@ -165,7 +165,7 @@ impl ServedSocket<'_> {
             };
             match fault {
                 Some(Fault::ResetMidStream) => {
-                    drop(wire.reset());
+                    let _cut = wire.reset();
                     return Ok(false);
                 }
                 Some(Fault::StallMidStream) => std::future::pending().await,

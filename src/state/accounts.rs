@@ -657,8 +657,9 @@ mod tests {
             requests_per_minute_by_task: [(Task::TextToImage, NonZeroU32::MIN)].into(),
             ..AccountSpec::anonymous()
         };
-        let [here, there] = [(), ()]
-            .map(|()| Accounts::default().next_generation(&[spec.clone()], true, Millis(0)));
+        let [here, there] = [(), ()].map(|()| {
+            Accounts::default().next_generation(std::slice::from_ref(&spec), true, Millis(0))
+        });
         let account = |accounts: &Accounts| Arc::clone(accounts.anonymous.as_ref().unwrap());
         account(&there)
             .take_task_unit(Task::TextToImage, Millis(0))

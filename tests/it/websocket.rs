@@ -16,8 +16,8 @@ use crate::support::websocket::{
     RecordingServer, WebSocketClient, accepting, close_payload, masked, plain,
 };
 use crate::support::{
-    Authority, Node, SimulatedServer, TlsFront, endpoint, eventually, handshake as tls_handshake,
-    model_of,
+    Authority, Node, SimulatedServer, TlsFront, accounts, endpoint, eventually,
+    handshake as tls_handshake, model_of,
 };
 
 const PATH: &str = "/ai/run/ws";
@@ -108,10 +108,10 @@ async fn the_realtime_path_names_the_model_in_its_query_and_again_to_the_server(
         "max_concurrent_requests: 4",
         "max_concurrent_requests: 4, backend_model: \"inner/name\"",
     );
-    let node = Node::start(&config).await;
+    let node = Node::start(&format!("{}{config}", accounts(""))).await;
     let path = "/v1/realtime?intent=x&model=ws";
-    let fields = "Authorization: Bearer k\r\nCookie: c\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\
-                  Sec-WebSocket-Protocol: realtime, openai-insecure-api-key.k\r\nUser-Agent: t\r\n";
+    let fields = "Authorization: Bearer key-a\r\nCookie: c\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\
+                  Sec-WebSocket-Protocol: realtime, openai-insecure-api-key.key-a\r\nUser-Agent: t\r\n";
     let _client = WebSocketClient::open(node.clients, path, fields)
         .await
         .unwrap();
@@ -314,8 +314,8 @@ async fn a_client_that_takes_nothing_stops_the_server_and_gets_all_in_the_end() 
 #[tokio::test]
 async fn a_thousand_upgrades_to_an_instant_server_are_closed_by_nobody() {
     // The first frame comes in one segment with the 101.
-    let hello = String::from_utf8(plain(0x81, b"hello")).unwrap();
-    let server = RecordingServer::answering(move |_| accepting("") + &hello).await;
+    let answer = || [accepting("").as_bytes(), &plain(0x81, b"hello")[..]].concat();
+    let server = RecordingServer::answering(move |_| answer()).await;
     let node = Arc::new(Node::start(&one_socket(server.address, 64, "")).await);
     for _ in 0..50 {
         let clients = (0..20).map(|_| async {
@@ -365,7 +365,8 @@ async fn only_models_of_plain_http_whose_input_nobody_reads_take_a_websocket() {
         "    parameters: { max: { max_tokens: 5 } }\n",
     );
     let capped = capped.replace("dumb-pipe", "text-generation");
-    let config = capped + &model_of("chat", "text-generation", "openai", server.address);
+    let chat = model_of("chat", "text-generation", "openai", server.address);
+    let config = capped.replace("max_concurrent_requests: 4", "max_concurrent_requests: 2") + &chat;
     let node = Node::start(&config).await;
     for (model, reason) in [
         ("ws", "because of its parameters"),

@@ -11,13 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use infergate_core::Millis;
+use infergate_core::vram::HostTime;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use serde::Serialize;
 
 use super::config::{EventSocketConfig, SocketTransport};
+use crate::telemetry::host_time;
 
 /// Lines that may wait for the receiver: 24 MiB of usual ones.
 pub const SOCKET_QUEUE_LINES: usize = 16_384;
@@ -100,7 +103,7 @@ impl SocketTally {
 /// A line on its way to the receiver.
 struct SocketLine {
     text: Box<[u8]>,
-    late_at: Instant,
+    late_at: HostTime,
 }
 
 /// Handle of the sender's thread. Dropping it ends the thread, after what the receiver takes without being waited for.
@@ -131,7 +134,7 @@ impl EventSocket {
             tally: Arc::clone(tally),
             is_closing: Arc::clone(&is_closing),
             open: None,
-            next_try: Instant::now(),
+            next_try: host_time(),
             is_failing: false,
         };
         let thread = thread::Builder::new()
@@ -155,7 +158,7 @@ impl EventSocket {
     /// Hands a line over, newline included. Never blocks.
     pub fn offer(&self, line: &[u8]) {
         let Some(lines) = &self.lines else { return };
-        let late_at = Instant::now() + self.watchdog;
+        let late_at = host_time() + millis(self.watchdog);
         let text = line.into();
         let dropped = match lines.try_send(SocketLine { text, late_at }) {
             Ok(()) => return,
@@ -213,6 +216,10 @@ impl OpenSocket {
     }
 }
 
+fn millis(span: Duration) -> Millis {
+    Millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}
+
 /// Reason why a line was not sent.
 enum Unsent {
     Late,
@@ -226,7 +233,7 @@ struct SocketSender {
     tally: Arc<SocketTally>,
     is_closing: Arc<AtomicBool>,
     open: Option<OpenSocket>,
-    next_try: Instant,
+    next_try: HostTime,
     /// The last try failed: it is logged when this changes, not each time.
     is_failing: bool,
 }
@@ -255,7 +262,7 @@ impl SocketSender {
     fn send(&mut self, line: &SocketLine) -> Result<(), Unsent> {
         let mut sent = 0;
         loop {
-            if Instant::now() >= line.late_at {
+            if host_time() >= line.late_at {
                 // Half a line would run into the next one.
                 self.open = self.open.take().filter(|_| sent == 0);
                 return Err(Unsent::Late);
@@ -295,17 +302,18 @@ impl SocketSender {
     }
 
     /// Connects once, or waits for the time to try again.
-    fn connect(&mut self, late_at: Instant) -> Result<(), Unsent> {
-        let now = Instant::now();
+    fn connect(&mut self, late_at: HostTime) -> Result<(), Unsent> {
+        let now = host_time();
         let is_closing = self.is_closing.load(Ordering::Acquire);
         if now < self.next_try {
             if is_closing {
                 return Err(Unsent::Closing);
             }
-            thread::park_timeout(self.next_try.min(late_at) - now);
+            let pause = self.next_try.min(late_at).since(now);
+            thread::park_timeout(Duration::from_millis(pause.0));
             return Ok(());
         }
-        self.next_try = now + RECONNECT_INTERVAL;
+        self.next_try = now + millis(RECONNECT_INTERVAL);
         match OpenSocket::open(&self.config) {
             Ok(open) => self.open = Some(open),
             Err(error) => self.note(Some(error.to_string())),

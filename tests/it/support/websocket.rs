@@ -251,7 +251,7 @@ pub struct RecordedSocket {
     pub head: String,
     received: Mutex<Vec<u8>>,
     is_gone: watch::Sender<bool>,
-    commands: mpsc::UnboundedSender<SocketCommand>,
+    commands: mpsc::Sender<SocketCommand>,
 }
 
 enum SocketCommand {
@@ -286,12 +286,14 @@ impl RecordedSocket {
 
     /// Sends raw bytes.
     pub fn send(&self, bytes: &[u8]) {
-        let _ = self.commands.send(SocketCommand::Send(bytes.to_vec()));
+        // One that is closed takes nothing.
+        let _ = self.commands.try_send(SocketCommand::Send(bytes.to_vec()));
     }
 
     /// Closes the connection without a close frame.
     pub fn close(&self) {
-        let _ = self.commands.send(SocketCommand::Close);
+        // One that is closed already is closed.
+        let _ = self.commands.try_send(SocketCommand::Close);
     }
 }
 
@@ -304,7 +306,10 @@ pub struct RecordingServer {
     _tasks: JoinSet<()>,
 }
 
-type Answer = dyn Fn(&str) -> String + Send + Sync;
+/// Commands to one connection that may wait.
+const COMMANDS_MAX: usize = 1024;
+
+type Answer = dyn Fn(&str) -> Vec<u8> + Send + Sync;
 
 /// The 101 that fits a handshake, with further fields.
 pub fn accepting(fields: &str) -> String {
@@ -321,14 +326,14 @@ impl RecordingServer {
     }
 
     /// A server that answers the head of a handshake with these bytes.
-    pub async fn answering(
-        answer: impl Fn(&str) -> String + Send + Sync + 'static,
+    pub async fn answering<A: Into<Vec<u8>>>(
+        answer: impl Fn(&str) -> A + Send + Sync + 'static,
     ) -> RecordingServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let sockets: Arc<Mutex<Vec<Arc<RecordedSocket>>>> = Arc::default();
         let handshakes = Arc::new(AtomicUsize::new(0));
-        let answer: Arc<Answer> = Arc::new(answer);
+        let answer: Arc<Answer> = Arc::new(move |head| answer(head).into());
         let mut tasks = JoinSet::new();
         let (kept, counted) = (Arc::clone(&sockets), Arc::clone(&handshakes));
         tasks.spawn(async move {
@@ -385,8 +390,8 @@ async fn serve(
     }
     handshakes.fetch_add(1, Ordering::SeqCst);
     let answer = answer(&head);
-    let is_open = answer.starts_with("HTTP/1.1 101 ");
-    let (commands, mut next) = mpsc::unbounded_channel();
+    let is_open = answer.starts_with(b"HTTP/1.1 101 ");
+    let (commands, mut next) = mpsc::channel(COMMANDS_MAX);
     let socket = Arc::new(RecordedSocket {
         head,
         received: Mutex::new(read),
@@ -397,7 +402,7 @@ async fn serve(
         // Before the answer: a client that has the 101 finds it.
         sockets.lock().push(Arc::clone(&socket));
     }
-    let _ = tcp.write_all(answer.as_bytes()).await;
+    let _ = tcp.write_all(&answer).await;
     if !is_open {
         // The gateway may read on until the end.
         let _ = tcp.read_buf(&mut Vec::new()).await;

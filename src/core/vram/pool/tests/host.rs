@@ -923,7 +923,7 @@ impl SimulatedHost {
                 .is_none_or(|due| due > self.now)
         );
         self.pool.check_lists(self.now);
-        if self.pool.is_draining {
+        if self.pool.is_draining || self.pool.is_held {
             return;
         }
         let contenders = self.pool.contenders(None, self.now);
