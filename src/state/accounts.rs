@@ -3,13 +3,13 @@
 //! Not access to models. Keys are compared by their SHA-256, in constant time, before any body is read; one
 //! that was accepted before is known by a keyed hash. The key itself is never kept.
 
-use std::fmt::{self, Write};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hashbrown::HashMap;
 use infergate_core::admission::rate::{Rate, RateStatus};
+use infergate_core::api::json_text::push_whole;
 use infergate_core::model::{AccountSpec, KeyHash, Task, counted_task};
 use infergate_core::{AccountId, Millis, Refusal};
 use parking_lot::Mutex;
@@ -131,8 +131,8 @@ impl Account {
                 remaining,
                 reset,
             } = rate.lock().status(now);
-            lines.push(names[0], format_args!("{limit}"));
-            lines.push(names[1], format_args!("{remaining}"));
+            lines.push(names[0], limit);
+            lines.push(names[1], remaining);
             lines.push_span(names[2], reset);
         }
         lines
@@ -144,9 +144,9 @@ impl Account {
         if let Some(rate) = &self.requests {
             let status = rate.lock().status(now);
             let reset_secs = status.reset.0.div_ceil(1000);
-            lines.push("ratelimit-limit", format_args!("{}", status.limit));
-            lines.push("ratelimit-remaining", format_args!("{}", status.remaining));
-            lines.push("ratelimit-reset", format_args!("{reset_secs}"));
+            lines.push("ratelimit-limit", status.limit);
+            lines.push("ratelimit-remaining", status.remaining);
+            lines.push("ratelimit-reset", reset_secs);
         }
         lines
     }
@@ -226,37 +226,58 @@ const TOKEN_LINES: [&str; 3] = [
 /// Header lines about the rates of an account: their values stand in one text.
 #[derive(Default)]
 pub struct RateLines {
-    text: String,
+    text: Vec<u8>,
     /// Names, and where their values end.
     ends: SmallVec<[(&'static str, usize); 6]>,
 }
 
 impl RateLines {
-    fn push(&mut self, name: &'static str, value: fmt::Arguments<'_>) {
+    fn push(&mut self, name: &'static str, number: impl Into<u64>) {
         self.text.reserve(RATE_TEXT_BYTES);
-        // Writing to a string cannot fail.
-        let _ = self.text.write_fmt(value);
+        push_whole(&mut self.text, number.into());
         self.ends.push((name, self.text.len()));
     }
 
     /// Adds a time as `120ms`, `6.5s` or `1m0s`.
     fn push_span(&mut self, name: &'static str, span: Millis) {
-        let secs = (span.0 % 60_000) as f64 / 1000.0;
-        match span.0 / 60_000 {
-            0 if span.0 < 1000 => self.push(name, format_args!("{}ms", span.0)),
-            0 => self.push(name, format_args!("{secs}s")),
-            minutes => self.push(name, format_args!("{minutes}m{secs}s")),
+        let text = &mut self.text;
+        let (minutes, millis) = (span.0 / 60_000, span.0 % 60_000);
+        if minutes == 0 && millis < 1000 {
+            push_whole(text, millis);
+            text.extend_from_slice(b"ms");
+        } else {
+            if minutes > 0 {
+                push_whole(text, minutes);
+                text.push(b'm');
+            }
+            push_whole(text, millis / 1000);
+            push_fraction(text, millis % 1000);
+            text.push(b's');
         }
+        self.ends.push((name, text.len()));
     }
 
     /// Returns names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         let mut from = 0;
         self.ends.iter().map(move |&(name, end)| {
-            let value = &self.text.as_bytes()[from..end];
+            let value = &self.text[from..end];
             from = end;
             (name, value)
         })
+    }
+}
+
+/// Adds thousandths behind a point, without zeros at the end.
+fn push_fraction(text: &mut Vec<u8>, thousandths: u64) {
+    if thousandths == 0 {
+        return;
+    }
+    text.push(b'.');
+    let mut left = thousandths;
+    while left > 0 {
+        push_whole(text, left / 100);
+        left = left % 100 * 10;
     }
 }
 

@@ -17,6 +17,26 @@ pub fn push_text(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
+/// Appends a whole number in decimal.
+#[inline]
+pub fn push_whole(out: &mut Vec<u8>, number: u64) {
+    /// Digits of the largest number.
+    const DIGITS_MAX: usize = 20;
+    let digit = |number: u64| b'0' + (number % 10) as u8;
+    if number < 10 {
+        out.push(digit(number));
+        return;
+    }
+    let mut text = [0; DIGITS_MAX];
+    let (mut begin, mut left) = (DIGITS_MAX, number);
+    while left > 0 {
+        begin -= 1;
+        text[begin] = digit(left);
+        left /= 10;
+    }
+    out.extend_from_slice(&text[begin..]);
+}
+
 /// Returns whether JSON escapes a byte of the text: a control character, a quote or a backslash.
 #[inline]
 fn has_escapes(text: &[u8]) -> bool {

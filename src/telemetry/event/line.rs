@@ -6,9 +6,10 @@
 //! left to `serde_json`. A test holds the text to what serde writes. The writer thread calls it for each event.
 
 use std::io::Write;
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use infergate_core::api::json_text::push_text;
+use infergate_core::api::json_text::{push_text, push_whole};
 
 use super::{
     Comparison, EventFlags, InferenceEvent, JobFacts, PluginIdentity, PluginUse, TokenUsage,
@@ -34,17 +35,14 @@ impl InferenceEvent {
 
     /// Writes the members from `time` to `site`.
     fn write_names(&self, time: &str, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"time\":");
-        push_text(out, time);
-        out.extend_from_slice(b",\"request_id\":");
+        // A moment has nothing to escape.
+        out.extend_from_slice(b"{\"time\":\"");
+        out.extend_from_slice(time.as_bytes());
+        out.extend_from_slice(b"\",\"request_id\":");
         push_text(out, &self.request_id);
         out.extend_from_slice(b",\"account_id\":");
         write_string_or_null(self.account_id.as_ref().map(|id| id.as_str()), out);
-        match self.client_address {
-            // Digits and colons alone; memory takes every byte.
-            Some(address) => drop(write!(out, ",\"client_address\":\"{address}\"")),
-            None => out.extend_from_slice(b",\"client_address\":null"),
-        }
+        write_address(self.client_address, out);
         out.extend_from_slice(b",\"client_id\":");
         write_string_or_null(self.client_id.as_deref(), out);
         out.extend_from_slice(b",\"client_request_id\":");
@@ -64,12 +62,12 @@ impl InferenceEvent {
     /// Writes the members from `status` to `time_to_first_token_ms`.
     fn write_result(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b",\"status\":");
-        write_whole(self.status.into(), out);
+        push_whole(out, self.status.into());
         out.extend_from_slice(b",\"error_code\":");
         match self.error_code {
             Some(code) => {
                 out.push(b'"');
-                write_whole(code.into(), out);
+                push_whole(out, code.into());
                 out.push(b'"');
             }
             None => out.extend_from_slice(b"null"),
@@ -83,14 +81,14 @@ impl InferenceEvent {
         out.extend_from_slice(b",\"queued\":");
         write_bool(self.queued, out);
         out.extend_from_slice(b",\"request_time_ms\":");
-        write_whole(self.request_time_us / 1000, out);
+        push_whole(out, self.request_time_us / 1000);
         out.extend_from_slice(b",\"queuing_time_ms\":");
-        write_whole(self.queuing_time_us / 1000, out);
+        push_whole(out, self.queuing_time_us / 1000);
         out.extend_from_slice(b",\"inference_time_ms\":");
-        write_whole(self.inference_time_us / 1000, out);
+        push_whole(out, self.inference_time_us / 1000);
         out.extend_from_slice(b",\"time_to_first_token_ms\":");
         match self.time_to_first_token_us {
-            Some(us) => write_whole(us / 1000, out),
+            Some(us) => push_whole(out, us / 1000),
             None => out.extend_from_slice(b"null"),
         }
     }
@@ -115,7 +113,7 @@ impl InferenceEvent {
     /// Writes the members from `attempts` on.
     fn write_way(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b",\"attempts\":");
-        write_whole(self.attempts.into(), out);
+        push_whole(out, self.attempts.into());
         out.extend_from_slice(b",\"upstream\":");
         write_string_or_null(self.upstream.as_deref(), out);
         out.extend_from_slice(b",\"path\":");
@@ -123,7 +121,7 @@ impl InferenceEvent {
             push_text(out, place)
         });
         out.extend_from_slice(b",\"local_queue_size\":");
-        write_whole(self.local_queue_size.into(), out);
+        push_whole(out, self.local_queue_size.into());
         out.extend_from_slice(b",\"source_site\":");
         push_text(out, &self.source_site);
         self.write_load(out);
@@ -160,7 +158,7 @@ impl InferenceEvent {
         out.extend_from_slice(b",\"cold_start\":");
         write_bool(self.load_wait_us.is_some(), out);
         out.extend_from_slice(b",\"load_wait_ms\":");
-        write_whole(self.load_wait_us.unwrap_or(0) / 1000, out);
+        push_whole(out, self.load_wait_us.unwrap_or(0) / 1000);
     }
 }
 
@@ -170,7 +168,7 @@ impl JobFacts {
         out.extend_from_slice(b",\"event_id\":\"");
         out.extend_from_slice(self.job_id.as_bytes());
         out.push(b':');
-        write_whole(self.epoch.into(), out);
+        push_whole(out, self.epoch.into());
         out.extend_from_slice(b"\",\"job_id\":\"");
         out.extend_from_slice(self.job_id.as_bytes());
         let names = [
@@ -190,7 +188,7 @@ impl JobFacts {
             ("attempts_counted", self.attempts_counted),
         ] {
             write_key(&mut b',', name, out);
-            write_whole(count.into(), out);
+            push_whole(out, count.into());
         }
     }
 }
@@ -223,7 +221,7 @@ fn write_metrics(tokens: TokenUsage, extra: &[(Arc<str>, f64)], out: &mut Vec<u8
     for (name, count) in tokens {
         if let Some(count) = count {
             write_key(&mut separator, name, out);
-            write_whole(count, out);
+            push_whole(out, count);
         }
     }
     for (name, value) in extra {
@@ -259,6 +257,25 @@ fn write_comparison(comparison: &[Comparison], out: &mut Vec<u8>) {
         out.push(b'}');
     }
     out.push(b'}');
+}
+
+/// Writes the member of an address, which has nothing to escape.
+fn write_address(address: Option<IpAddr>, out: &mut Vec<u8>) {
+    match address {
+        Some(IpAddr::V4(address)) => {
+            out.extend_from_slice(b",\"client_address\":\"");
+            let [first, rest @ ..] = address.octets();
+            push_whole(out, first.into());
+            for octet in rest {
+                out.push(b'.');
+                push_whole(out, octet.into());
+            }
+            out.push(b'"');
+        }
+        // Memory takes every byte.
+        Some(address) => drop(write!(out, ",\"client_address\":\"{address}\"")),
+        None => out.extend_from_slice(b",\"client_address\":null"),
+    }
 }
 
 fn write_flags(flags: EventFlags, out: &mut Vec<u8>) {
@@ -313,30 +330,12 @@ fn write_bool(value: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(text);
 }
 
-fn write_whole(number: u64, out: &mut Vec<u8>) {
-    /// Digits of the largest number.
-    const DIGITS_MAX: usize = 20;
-    let digit = |number: u64| b'0' + (number % 10) as u8;
-    if number < 10 {
-        out.push(digit(number));
-        return;
-    }
-    let mut text = [0; DIGITS_MAX];
-    let (mut begin, mut left) = (DIGITS_MAX, number);
-    while left > 0 {
-        begin -= 1;
-        text[begin] = digit(left);
-        left /= 10;
-    }
-    out.extend_from_slice(&text[begin..]);
-}
-
 /// Writes a number that is whole as one: `20`, not `20.0`.
 fn write_quantity(value: f64, out: &mut Vec<u8>) {
     /// 2^53: beyond it a float does not hold every whole number.
     const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
     match value.fract() == 0.0 && (0.0..=WHOLE_MAX).contains(&value) {
-        true => write_whole(value as u64, out),
+        true => push_whole(out, value as u64),
         false => write_float(value, out),
     }
 }
