@@ -184,6 +184,11 @@ impl ModelRuntimes {
         ProcessPermits::new(&self.servers, side, owned)
     }
 
+    /// Returns whether another process sends requests to these servers, or has sent some.
+    pub fn were_shared(&self) -> bool {
+        self.servers.was_shared()
+    }
+
     /// Permits that other processes have at a slot of `model`.
     pub fn permits_elsewhere(&self, model: &ModelId, slot: &str) -> u32 {
         self.servers.count_elsewhere(model, slot)

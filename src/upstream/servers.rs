@@ -5,6 +5,7 @@
 //! a model has an endpoint there or a permit of it is out. A model that returns, also under another
 //! name, finds its permits still counted.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
@@ -37,6 +38,8 @@ pub struct SharedServers {
     /// Guards the table. Held by reloads, and for a look-up by the thread that delivers a handoff; inside it
     /// nothing is locked but the servers' own leaf locks.
     table: Mutex<SharedServerTable>,
+    /// Another process has had permits here: until then nobody asks for its share.
+    was_shared: AtomicBool,
 }
 
 #[derive(Default)]
@@ -131,6 +134,12 @@ impl SharedServers {
     /// Servers that are made from now on may have permits of `claims`.
     pub(super) fn add_claims(&self, claims: Weak<dyn ServerClaims>) {
         self.table.lock().claims.push(claims);
+        self.was_shared.store(true, Ordering::Release);
+    }
+
+    /// Returns whether another process has permits here, or had some.
+    pub(super) fn was_shared(&self) -> bool {
+        self.was_shared.load(Ordering::Acquire)
     }
 
     /// Permits that other processes have at an endpoint of `model` whose permits are its own.

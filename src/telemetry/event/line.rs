@@ -43,14 +43,23 @@ impl InferenceEvent {
         out.extend_from_slice(b",\"account_id\":");
         write_string_or_null(self.account_id.as_ref().map(|id| id.as_str()), out);
         write_address(self.client_address, out);
-        out.extend_from_slice(b",\"client_id\":");
-        write_string_or_null(self.client_id.as_deref(), out);
-        out.extend_from_slice(b",\"client_request_id\":");
-        write_string_or_null(self.client_request_id.as_deref(), out);
-        out.extend_from_slice(b",\"model_id\":");
-        write_string_or_null(self.model_id.as_ref().map(|id| id.as_str()), out);
-        out.extend_from_slice(b",\"asked_model_id\":");
-        write_string_or_null(self.asked_model_id.as_ref().map(|id| id.as_str()), out);
+        // Most requests name no client, and those that are refused early no model.
+        if self.client_id.is_none() && self.client_request_id.is_none() {
+            out.extend_from_slice(b",\"client_id\":null,\"client_request_id\":null");
+        } else {
+            out.extend_from_slice(b",\"client_id\":");
+            write_string_or_null(self.client_id.as_deref(), out);
+            out.extend_from_slice(b",\"client_request_id\":");
+            write_string_or_null(self.client_request_id.as_deref(), out);
+        }
+        if self.model_id.is_none() && self.asked_model_id.is_none() {
+            out.extend_from_slice(b",\"model_id\":null,\"asked_model_id\":null");
+        } else {
+            out.extend_from_slice(b",\"model_id\":");
+            write_string_or_null(self.model_id.as_ref().map(|id| id.as_str()), out);
+            out.extend_from_slice(b",\"asked_model_id\":");
+            write_string_or_null(self.asked_model_id.as_ref().map(|id| id.as_str()), out);
+        }
         out.extend_from_slice(b",\"face\":\"");
         out.extend_from_slice(self.dialect.name().as_bytes());
         out.extend_from_slice(b"\",\"node\":");

@@ -160,12 +160,18 @@ impl Driver {
         let now = self.parts.shared.clock.now();
         let moment = self.moment();
         let models = self.models.iter();
+        let shared = self.parts.shared.snapshot.load();
         let (mut lines, is_written) = (Vec::new(), self.recorder.is_written());
         let demands = models.map(|(id, model)| {
-            let slots = (0..model.spec.replicas.max).map(|number| slot_url(id, number));
-            let snapshot = self.parts.shared.snapshot.load();
-            let elsewhere = slots.map(|url| snapshot.models.permits_elsewhere(id, &url));
-            let (demand, line) = self.demand.read((model, elsewhere.sum()), is_written, now);
+            let elsewhere = match shared.models.were_shared() {
+                true => {
+                    let slots = (0..model.spec.replicas.max).map(|number| slot_url(id, number));
+                    let permits = slots.map(|url| shared.models.permits_elsewhere(id, &url));
+                    permits.sum()
+                }
+                false => 0,
+            };
+            let (demand, line) = self.demand.read((model, elsewhere), is_written, now);
             lines.extend(line.map(|line| (id.clone(), line)));
             (id, demand)
         });

@@ -139,8 +139,11 @@ impl Driver {
 
     /// Requests of another process that are in flight at a slot, at most.
     pub(super) fn requests_elsewhere(&self, slot: &SlotId) -> u32 {
-        let url = slot_url(&slot.model, slot.number.into());
         let snapshot = self.parts.shared.snapshot.load();
+        if !snapshot.models.were_shared() {
+            return 0;
+        }
+        let url = slot_url(&slot.model, slot.number.into());
         snapshot.models.permits_elsewhere(&slot.model, &url)
     }
 }
