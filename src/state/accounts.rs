@@ -131,6 +131,7 @@ impl Account {
                 remaining,
                 reset,
             } = rate.lock().status(now);
+            lines.text.reserve(RATE_TEXT_BYTES);
             lines.push(names[0], limit);
             lines.push(names[1], remaining);
             lines.push_span(names[2], reset);
@@ -233,7 +234,6 @@ pub struct RateLines {
 
 impl RateLines {
     fn push(&mut self, name: &'static str, number: impl Into<u64>) {
-        self.text.reserve(RATE_TEXT_BYTES);
         push_whole(&mut self.text, number.into());
         self.ends.push((name, self.text.len()));
     }

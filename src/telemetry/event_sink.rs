@@ -471,7 +471,7 @@ impl EventWriter {
         }
         file.set_shared(self.shared.is_shared.load(Ordering::Relaxed));
         let appended = file.append(&self.batch);
-        let written = appended.line_count as u64;
+        let written = appended.line_count.unwrap_or(count).min(count) as u64;
         let lost = (count as u64).saturating_sub(written);
         let mut problem = appended.problem;
         if !self.waiting.is_empty()

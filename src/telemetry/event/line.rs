@@ -35,10 +35,9 @@ impl InferenceEvent {
 
     /// Writes the members from `time` to `site`.
     fn write_names(&self, time: &str, out: &mut Vec<u8>) {
-        // A moment has nothing to escape.
-        out.extend_from_slice(b"{\"time\":\"");
-        out.extend_from_slice(time.as_bytes());
-        out.extend_from_slice(b"\",\"request_id\":");
+        out.extend_from_slice(b"{\"time\":");
+        push_text(out, time);
+        out.extend_from_slice(b",\"request_id\":");
         push_text(out, &self.request_id);
         out.extend_from_slice(b",\"account_id\":");
         write_string_or_null(self.account_id.as_ref().map(|id| id.as_str()), out);
