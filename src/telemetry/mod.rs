@@ -23,6 +23,7 @@ pub mod permit_window;
 pub mod plugin_metrics;
 mod printable;
 mod process;
+mod refusal_metrics;
 mod rotating_file;
 mod webhook_metrics;
 mod websocket_metrics;

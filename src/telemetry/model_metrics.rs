@@ -23,6 +23,7 @@ use super::class_metrics::ClassMetrics;
 use super::event::{InferenceEvent, RequestOutcome};
 use super::metrics::{AttemptResult, EndpointChange, ForwardResult, ModelLevels};
 use super::permit_window::{PermitSample, PermitWindow, WindowSummary};
+use super::refusal_metrics::RefusalMetrics;
 use super::websocket_metrics::{ConnectionEnd, OpenWebSocket, WebSocketMetrics};
 
 /// Whole requests: from an embedding in milliseconds to the default ceiling of 240 s. Four or five
@@ -50,8 +51,7 @@ pub struct ModelMetrics {
     registry: Registry,
     /// By dialect, by outcome.
     requests: [[IntCounter; RequestOutcome::ALL.len()]; DIALECTS.len()],
-    refusals: IntCounterVec,
-    errors: IntCounterVec,
+    refusals: RefusalMetrics,
     durations: DurationMetrics,
     usage: UsageMetrics,
     admissions: AdmissionMetrics,
@@ -175,17 +175,19 @@ impl ModelMetrics {
                 RequestOutcome::ALL
                     .map(|outcome| requests.with_label_values(&[dialect.name(), outcome.name()]))
             }),
-            refusals: counters(
-                &registry,
-                "infergate_refusals_total",
-                "requests this gateway refused, by the reason given to the client",
-                &["reason"],
-            ),
-            errors: counters(
-                &registry,
-                "infergate_errors_total",
-                "requests that ended with an error, by the code in their event",
-                &["code"],
+            refusals: RefusalMetrics::new(
+                counters(
+                    &registry,
+                    "infergate_errors_total",
+                    "requests that ended with an error, by the code in their event",
+                    &["code"],
+                ),
+                counters(
+                    &registry,
+                    "infergate_refusals_total",
+                    "requests this gateway refused, by the reason given to the client",
+                    &["reason"],
+                ),
             ),
             durations: DurationMetrics::new(&registry),
             usage: UsageMetrics::new(&registry),
@@ -208,13 +210,11 @@ impl ModelMetrics {
         // `Outcome::ALL` is in the order of the enum, a test holds it to that.
         self.requests[event.dialect.index()][event.outcome as usize].inc();
         if let Some(code) = event.error_code {
-            let mut digits = itoa::Buffer::new();
-            self.errors.with_label_values(&[digits.format(code)]).inc();
+            self.refusals.record_error(code);
         }
         if event.outcome == RequestOutcome::Refused {
-            self.refusals
-                .with_label_values(&[event.reason.unwrap_or("unknown")])
-                .inc();
+            let reason = event.reason.unwrap_or("unknown");
+            self.refusals.record_refusal(event.error_code, reason);
         }
         self.durations.count(event);
         self.usage.count(event);
