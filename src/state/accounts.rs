@@ -497,13 +497,15 @@ pub fn has_key(headers: &Fields) -> bool {
 /// header that holds something else is a wrong key, not none; a scheme alone is what client
 /// libraries send for an empty key, and is none.
 fn presented_key(headers: &Fields) -> Option<&[u8]> {
+    let mut bearers = headers.get_all("authorization");
+    let mut plain = headers.get_all("x-api-key");
+    let (bearer, key) = (bearers.next(), plain.next());
     // Of two keys, readers could take either.
-    let is_repeated = |name: &str| headers.get_all(name).nth(1).is_some();
-    if is_repeated("authorization") || is_repeated("x-api-key") {
+    if bearers.next().is_some() || plain.next().is_some() {
         return Some(b"");
     }
-    let Some(value) = headers.get("authorization") else {
-        return headers.get("x-api-key");
+    let Some(value) = bearer else {
+        return key;
     };
     let value = value.trim_ascii();
     let end = value.iter().position(|b| *b == b' ');
