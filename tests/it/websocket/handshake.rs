@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::websocket::{KEY, upgrade_fields};
-use crate::support::{TestClient, accounts};
+use crate::support::{TestClient, accounts, eventually};
 
 fn without(name: &str) -> String {
     let fields = upgrade_fields();
@@ -240,7 +240,10 @@ async fn a_101_that_does_not_fit_the_handshake_is_a_failure_of_the_server() {
         let got = refused.unwrap_or_else(|| panic!("{answer}"));
         assert!(got.starts_with("HTTP/1.1 502 "), "{answer}: {got}");
         assert_eq!(server.handshakes(), 1);
-        assert!(node.log().contains("opens no WebSocket"), "{}", node.log());
+        eventually("the log says why", async || {
+            node.log().contains("opens no WebSocket").then_some(())
+        })
+        .await;
         server.socket(0).await.until_gone().await;
         node.idle().await;
     }
