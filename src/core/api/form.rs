@@ -36,7 +36,7 @@ impl Form {
     /// Finds the parts of `body`.
     ///
     /// # Errors
-    /// What is wrong, for the client.
+    /// Problem, for the client.
     pub fn read(content_type: &str, body: &[u8]) -> Result<Form, &'static str> {
         let (kind, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
         if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {

@@ -1,4 +1,4 @@
-//! How a WebSocket ended: the codes that both sides are given, and what the event and the server's record say.
+//! End of a WebSocket: the codes that both sides are given, and what the event and the server's record say.
 //!
 //! Codes and reasons of endpoints pass as they are; those here are the gateway's own.
 

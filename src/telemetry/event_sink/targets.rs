@@ -1,4 +1,4 @@
-//! Where a line goes: the shares of file and socket, and the socket's sender.
+//! Targets of a line: the shares of file and socket, and the socket's sender.
 //!
 //! Not the file itself, which is the writer's. Lines of another kind than inference events have no shares and pass as they
 //! are. Called by the writer thread.
