@@ -88,6 +88,7 @@ impl DownstreamServer {
                 Ok(openai::model(shown, self.shared.started_unix_secs))
             }
             RequestedOperation::Search(search) => Ok(search.render(allowed)),
+            RequestedOperation::Tasks => Ok(catalog::tasks(allowed)),
             RequestedOperation::Schema(id) => {
                 let task = &snapshot.models.get(find(&id)?.0).task;
                 let (input, output) = (task.input_schema(), task.output_schema());

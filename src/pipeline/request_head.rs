@@ -51,6 +51,8 @@ pub enum RequestedOperation {
     Search(CatalogQuery),
     /// The schemas of one of them.
     Schema(String),
+    /// The tasks of the models in the catalogue.
+    Tasks,
     /// A request of the durable path.
     Replicate(Box<ReplicateRoute>),
     /// The document that describes all routes.
@@ -75,6 +77,7 @@ impl RequestedOperation {
             RouteTarget::Schema(query) => {
                 RequestedOperation::Schema(catalog::requested_model(query)?)
             }
+            RouteTarget::Tasks => RequestedOperation::Tasks,
             RouteTarget::Replicate(route) => RequestedOperation::Replicate(route),
             RouteTarget::Description => RequestedOperation::Description,
             RouteTarget::OpenInference(route) => RequestedOperation::OpenInference(route),

@@ -101,7 +101,7 @@ pub struct TokenUsage {
 pub struct EventFlags {
     /// The answer was a stream of events.
     pub streamed: bool,
-    /// The model is marked as beta. No configuration marks one yet.
+    /// The model is marked as beta (`models[].catalog.beta`).
     pub beta: bool,
     /// The endpoint stands outside the site.
     pub external_endpoint: bool,

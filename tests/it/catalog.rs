@@ -122,3 +122,30 @@ async fn the_description_of_the_api_needs_no_key_and_is_json() {
     let wrong = get(&node, KEY, "/openapi.yaml").await;
     assert_eq!(wrong.status, 404, "{}", wrong.text());
 }
+
+#[tokio::test]
+async fn an_entry_of_the_catalogue_describes_a_model_and_marks_its_events() {
+    let server = SimulatedServer::fast().await;
+    let entry = "    catalog: { description: \"Chats.\", tags: [chat], properties: { context_window: 8192 }, beta: true }\n";
+    let chats = model_of("chats", "text-generation", "openai", server.address) + entry;
+    let hidden = model_of("hidden", "text-embeddings", "openai", server.address);
+    let accounts = accounts(", models: [chats]");
+    let node = Node::start(&format!("{accounts}models:\n{chats}{hidden}")).await;
+    let found = get(&node, KEY, &format!("{PATH}/search")).await.json()["result"][0].clone();
+    assert_eq!(
+        (&found["description"], &found["tags"]),
+        (&json!("Chats."), &json!(["chat"]))
+    );
+    assert_eq!(
+        found["properties"],
+        json!([{ "property_id": "beta", "value": "true" }, { "property_id": "context_window", "value": 8192 }])
+    );
+    for path in ["tasks", "tasks/search"] {
+        let path = format!("/client/v4/accounts/a/ai/{path}");
+        assert_eq!(names(&get(&node, KEY, &path).await), ["Text Generation"]);
+        assert_eq!(get(&node, "", &path).await.status, 401);
+    }
+    let body = r#"{"prompt":"hi"}"#;
+    let answer = node.post_as(KEY, "/ai/run/chats", body).await;
+    assert_eq!(node.event_of(&answer).await["flags"]["beta"], true);
+}

@@ -161,4 +161,11 @@ def model_schema():
     equal(codes(error), [5007])
 
 
+@check
+def tasks():
+    """tasks.list gives the tasks of the models, each once"""
+    found = [task["name"] for task in demo.ai.tasks.list(account_id="demo")]
+    equal(found, ["Text Generation", "Text Embeddings"])
+
+
 run("cloudflare-python")

@@ -37,6 +37,8 @@ pub enum RouteTarget<'a> {
     Search(&'a str),
     /// The schemas of one of its models; the query names it.
     Schema(&'a str),
+    /// The tasks of the models in that catalogue.
+    Tasks,
     /// A route of the durable path.
     Replicate(Box<ReplicateRoute>),
     /// The document that describes all routes.

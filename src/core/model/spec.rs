@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::backend::BackendName;
 use super::base::BaseSpec;
+use super::catalog_entry::CatalogEntry;
 use super::chat::ChatSpec;
 use super::credentials::{AuthForm, HealthCheckSpec, Secret};
 use super::discovery::DiscoverySpec;
@@ -454,6 +455,9 @@ pub struct ModelSpec {
     #[serde(default)]
     #[schemars(length(max = 64), inner(regex(pattern = "^[0-9a-f]{64}$")))]
     pub versions: Vec<Arc<str>>,
+    /// Entry in the catalogue of the Workers AI API.
+    #[serde(default)]
+    pub catalog: CatalogEntry,
 }
 
 /// Name of the model in responses.
@@ -506,6 +510,7 @@ impl ModelSpec {
             keep_alive_secs: None,
             loading_state: LoadingState::default(),
             versions: Vec::new(),
+            catalog: CatalogEntry::default(),
         }
     }
 

@@ -134,6 +134,10 @@ impl RequestContext {
             load_wait_us: times.load_wait_us(),
             flags: EventFlags {
                 streamed: self.is_streaming,
+                beta: self
+                    .model
+                    .as_ref()
+                    .is_some_and(|model| model.spec.catalog.beta),
                 external_endpoint: facts.is_external,
                 queued_in_site: times.has_queued_here(),
                 billing_fallback: bill.fell_back,

@@ -132,7 +132,7 @@ fn routes() -> BTreeSet<(String, String)> {
         let ArmPattern::Text(rest) = pattern else {
             panic!("{pattern:?}");
         };
-        add(&method, format!("{ACCOUNT}/ai/models/{rest}"));
+        add(&method, format!("{ACCOUNT}/ai/{rest}"));
     }
     // Not an arm: a prefix.
     for method in ["POST", "GET"] {

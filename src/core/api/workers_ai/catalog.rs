@@ -4,9 +4,11 @@
 //! there as models search and model schema. Bounds: [`PER_PAGE_MAX`] models a page.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::model::{ModelSpec, Task};
@@ -162,8 +164,14 @@ struct CatalogModel<'a> {
     name: &'a str,
     description: String,
     task: CatalogTask,
-    tags: [(); 0],
-    properties: [(); 0],
+    tags: &'a [Arc<str>],
+    properties: Vec<CatalogProperty<'a>>,
+}
+
+#[derive(Serialize)]
+struct CatalogProperty<'a> {
+    property_id: &'a str,
+    value: Cow<'a, Value>,
 }
 
 #[derive(Serialize)]
@@ -174,24 +182,58 @@ struct CatalogTask {
 }
 
 fn model_object(model: &ModelSpec) -> CatalogModel<'_> {
-    let (name, description) = title(model.task);
     let aliases: Vec<_> = model.aliases.iter().map(|alias| alias.as_str()).collect();
+    let entry = &model.catalog;
+    let mut properties: Vec<CatalogProperty<'_>> = Vec::new();
+    if entry.beta {
+        properties.push(CatalogProperty {
+            property_id: "beta",
+            value: Cow::Owned("true".into()),
+        });
+    }
+    let own = entry
+        .properties
+        .iter()
+        .map(|(name, value)| CatalogProperty {
+            property_id: name,
+            value: Cow::Borrowed(value),
+        });
+    properties.extend(own);
     CatalogModel {
         id: model.id.as_str(),
         source: 1,
         name: model.id.as_str(),
-        description: match aliases.is_empty() {
-            true => String::new(),
+        description: match aliases.is_empty() || !entry.description.is_empty() {
+            true => entry.description.to_string(),
             false => format!("Also called {}.", aliases.join(", ")),
         },
-        task: CatalogTask {
-            id: model.task.slug(),
-            name,
-            description,
-        },
-        tags: [],
-        properties: [],
+        task: task_object(model.task),
+        tags: &entry.tags,
+        properties,
     }
+}
+
+fn task_object(task: Task) -> CatalogTask {
+    let (name, description) = title(task);
+    CatalogTask {
+        id: task.slug(),
+        name,
+        description,
+    }
+}
+
+/// `GET …/ai/tasks`: the tasks of `models`, each once.
+pub fn tasks<'a>(models: impl Iterator<Item = &'a ModelSpec>) -> Vec<u8> {
+    let served: Vec<Task> = models.map(|model| model.task).collect();
+    let all = Task::ALL.into_iter().filter(|task| served.contains(task));
+    let result: Vec<_> = all.map(task_object).collect();
+    let info = ResultInfo {
+        page: 1,
+        per_page: Task::ALL.len(),
+        count: result.len(),
+        total_count: result.len(),
+    };
+    envelope(result, Some(info))
 }
 
 /// The task's title in the catalogue, and what it does.
@@ -262,7 +304,7 @@ fn decoded(part: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn models() -> Vec<ModelSpec> {
         [
@@ -340,6 +382,45 @@ mod tests {
             (&json!(true), &json!([]))
         );
         assert!(page.get("result_info").is_none());
+    }
+
+    #[test]
+    fn an_entry_fills_description_tags_and_properties() {
+        let spec = json!({ "id": "m", "task": "translation", "backend": "http", "aliases": ["n"], "catalog": {
+            "description": "Translates.", "tags": ["fast"], "properties": { "context_window": 8192 }, "beta": true } });
+        let specs: [ModelSpec; 1] = [serde_json::from_value(spec).unwrap()];
+        let page = CatalogQuery::parse("").unwrap().render(specs.iter());
+        let page: Value = serde_json::from_slice(&page).unwrap();
+        let model = &page["result"][0];
+        assert_eq!(
+            (&model["description"], &model["tags"]),
+            (&json!("Translates."), &json!(["fast"]))
+        );
+        let expected = json!([{ "property_id": "beta", "value": "true" },
+                              { "property_id": "context_window", "value": 8192 }]);
+        assert_eq!(model["properties"], expected);
+    }
+
+    #[test]
+    fn tasks_are_those_of_the_models_each_once() {
+        let (mut specs, more) = (models(), models());
+        specs.extend(more);
+        let page: Value = serde_json::from_slice(&tasks(specs.iter())).unwrap();
+        let names: Vec<&str> = page["result"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|task| task["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "Text Generation",
+                "Text Embeddings",
+                "Text-to-Image",
+                "Translation"
+            ]
+        );
     }
 
     #[test]

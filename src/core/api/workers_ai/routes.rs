@@ -12,10 +12,14 @@ pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
         return Some(run(request, model));
     }
     let has_account = request.account.is_some();
-    if has_account && let Some(rest) = request.path.strip_prefix("/ai/models/") {
+    let below = request.path.strip_prefix("/ai/");
+    if has_account && let Some(rest) = below.filter(|rest| !rest.starts_with("v1/")) {
         return Some(match (request.method, rest) {
-            ("GET", "search") => RouteTarget::Search(request.query),
-            ("GET", "schema") => RouteTarget::Schema(request.query),
+            ("GET", "models/search") => RouteTarget::Search(request.query),
+            ("GET", "models/schema") => RouteTarget::Schema(request.query),
+            // The libraries ask for the second.
+            ("GET", "tasks") => RouteTarget::Tasks,
+            ("GET", "tasks/search") => RouteTarget::Tasks,
             _ => RouteTarget::Unknown,
         });
     }
