@@ -9,7 +9,7 @@
 //!
 //! S (default 30) is the length of one load step and scales the number of trials and reloads.
 
-// Acceptance lives on the clock and starts its own tasks; the product's rules about both protect the walk.
+// Acceptance lives on the clock and starts its own tasks; the product's rules about both are for requests.
 #![allow(clippy::disallowed_methods)]
 
 #[path = "kit/mod.rs"]

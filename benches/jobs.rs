@@ -9,7 +9,7 @@
 //!
 //! `cargo bench --bench jobs -- [--jobs N] [--dir FOLDER]`
 
-// A bench lives on the clock and starts its own tasks; the product's rules about both protect the walk.
+// A bench lives on the clock and starts its own tasks; the product's rules about both are for requests.
 #![allow(clippy::disallowed_methods)]
 
 use std::path::{Path, PathBuf};

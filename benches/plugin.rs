@@ -14,7 +14,7 @@
 //! | evil | elapsed of each evil guest | ≤ 2 × deadline + 5 ms |
 //! | crowd | 10^6 good and trapping calls | memory flat within 5 %, gauge equals slots in use |
 
-// A bench lives on the clock; the product's rules about it protect the walk.
+// A bench lives on the clock; the product's rules about it are for requests.
 #![allow(clippy::disallowed_methods)]
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on stops")]
 

@@ -5,7 +5,7 @@
 //! request of the proxy process, all threads, user + system. `cargo bench --bench proxy -- --help` lists the
 //! options; docs/benchmarks.md says how it measures.
 
-// A bench lives on the clock and starts its own tasks; the product's rules about both protect the walk.
+// A bench lives on the clock and starts its own tasks; the product's rules about both are for requests.
 #![allow(clippy::disallowed_methods)]
 
 #[path = "kit/mod.rs"]

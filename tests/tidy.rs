@@ -150,7 +150,12 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("httpdate", &["src/http1"]),
     (
         "h2",
-        &["src/downstream/http2", "src/downstream/http2_stream.rs"],
+        &[
+            "src/downstream/http2",
+            "src/downstream/http2_stream.rs",
+            "src/upstream/http2",
+            "src/upstream/http2_stream.rs",
+        ],
     ),
     ("rustls", &["src/tls"]),
     ("tokio_rustls", &["src/tls"]),
@@ -210,6 +215,8 @@ const SPAWNERS: &[&str] = &[
     "src/gpu/process/keeper/child.rs",
     // Streams of one connection, in a set that ends with it.
     "src/downstream/http2.rs",
+    // Connections to model servers, in a set that ends with their client.
+    "src/upstream/http2.rs",
     // Reads and writes of blobs, each as long as the disk takes for one piece.
     "src/files/disk.rs",
     "src/upstream/gate/interleavings.rs",

@@ -1,6 +1,6 @@
 //! Output of a model's process as server-sent events: one for each line, until the process has ended or the client leaves.
 //!
-//! Reads nothing itself: news come from a [`LogFollower`]. One piece of news is in memory at a time. A client that takes no
+//! Reads nothing itself: news come from a [`LogFollower`]. A single piece of news is in memory at a time. A client that takes no
 //! byte for [`WRITE_TIMEOUT`] is left. Format: <https://html.spec.whatwg.org/multipage/server-sent-events.html>.
 
 use std::time::Duration;

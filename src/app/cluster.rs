@@ -5,7 +5,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use infergate_core::routing::cluster::{MembershipChange, ModelLoad, NodeId, NodeReport};
@@ -13,12 +15,14 @@ use infergate_core::{AccountId, Millis, ModelId};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::app::membership_handover::{FormerNode, MembershipHandover, with_former};
+use crate::app::plan::started_ms;
 use crate::app::remote_counts::RemoteRequestCounts;
 use crate::app::seeds::Seeds;
 use crate::config::Config;
 use crate::peer::{
-    self, ACCOUNTS_MAX, AccountUsage, Cluster, ConfigDrift, Gossip, GossipSocket, GossipUpdate,
-    IncompatibleNode, PROTOCOL_VERSION,
+    self, ACCOUNTS_MAX, AccountUsage, Cluster, ConfigDrift, Gossip, GossipIdentity, GossipSocket,
+    GossipUpdate, IncompatibleNode, PROTOCOL_VERSION,
 };
 use crate::state::Shared;
 use crate::telemetry::metrics::{GossipRefused, NodeChange, NodeLevels};
@@ -46,36 +50,70 @@ pub struct ClusterSockets {
     peers: SocketAddr,
 }
 
-/// Binds the configured sockets; none where no cluster is configured.
+/// Binds the configured sockets; none where no cluster is configured. An inherited socket is read once the node joins.
 ///
 /// # Errors
 /// A sentence for the operator.
-pub async fn bind(config: &Config) -> Result<Option<ClusterSockets>, String> {
+pub async fn bind(
+    config: &Config,
+    inherited: Option<OwnedFd>,
+) -> Result<Option<ClusterSockets>, String> {
     let (Some(cluster), Some(peers)) = (&config.cluster, &config.listen.peers) else {
         return Ok(None);
     };
     Ok(Some(ClusterSockets {
-        bound: peer::bind(cluster.gossip).await?,
+        bound: match inherited {
+            Some(socket) => GossipSocket::inherited(socket)?,
+            None => peer::bind(cluster.gossip).await?,
+        },
         cluster: cluster.clone(),
         peers: peers.address,
     }))
 }
 
+impl AsFd for ClusterSockets {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bound.as_fd()
+    }
+}
+
 impl ClusterSockets {
-    /// Joins the gossip without publishing anything yet.
+    /// Address of the gossip in the configuration.
+    pub fn gossip(&self) -> SocketAddr {
+        self.cluster.gossip
+    }
+
+    /// Joins the gossip without publishing anything yet; in the place of `former`, which has left it.
     ///
     /// # Errors
     /// A sentence for the operator.
-    pub async fn start(self, shared: &Arc<Shared>) -> Result<Membership, String> {
+    pub async fn start(
+        self,
+        shared: &Arc<Shared>,
+        former: Option<FormerNode>,
+    ) -> Result<Membership, String> {
         shared.cluster.join();
         let here = shared.cluster.here().clone();
+        let identity = match &former {
+            Some(former) => GossipIdentity {
+                here,
+                incarnation: started_ms(shared.clock).max(former.incarnation + 1),
+                former: Some(former.incarnation),
+            },
+            None => here.into(),
+        };
+        let version = former.as_ref().map_or(0, |former| former.version);
+        let passed = former.map(|former| former.passed.into_iter().collect());
         let address = reachable_address(self.peers, self.cluster.advertised());
         Ok(Membership {
-            gossip: Gossip::start(self.bound, &self.cluster, here, shared.clock).await?,
+            gossip: Gossip::start(self.bound, &self.cluster, identity.clone(), shared.clock)
+                .await?,
+            identity,
             shared: Arc::clone(shared),
             address: address.to_string().into(),
             cluster: self.cluster,
-            version: 0,
+            version: Arc::new(AtomicU64::new(version)),
+            passed_before: Arc::new(passed.unwrap_or_default()),
             published_usage: u64::MAX,
             published_generation: None,
             logged_drift: HashMap::new(),
@@ -94,11 +132,15 @@ impl ClusterSockets {
 /// Membership of this node: the gossip and the state around it.
 pub struct Membership {
     gossip: Gossip,
+    identity: GossipIdentity,
     shared: Arc<Shared>,
     /// Address at which other nodes send requests.
     address: Arc<str>,
     cluster: Cluster,
-    version: u64,
+    /// Version of the last report.
+    version: Arc<AtomicU64>,
+    /// Requests of accounts that had passed in former processes.
+    passed_before: Arc<HashMap<AccountId, u64>>,
     published_usage: u64,
     /// Generation of the configuration that was published.
     published_generation: Option<u64>,
@@ -121,13 +163,25 @@ pub struct Membership {
 }
 
 impl Membership {
+    /// Returns the hold on this membership, with what ends it.
+    pub fn handover(&self) -> (MembershipHandover, watch::Receiver<bool>) {
+        let (stop, stopped) = watch::channel(false);
+        let handover = MembershipHandover {
+            identity: self.identity.clone(),
+            version: Arc::clone(&self.version),
+            passed_before: Arc::clone(&self.passed_before),
+            stop,
+        };
+        (handover, stopped)
+    }
+
     /// As configured.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// Publishes and polls for the life of the process.
-    pub async fn run(mut self, seeds: watch::Receiver<Seeds>) {
+    /// Publishes and polls for the life of the process, or until it is `stopped`.
+    pub async fn run(mut self, seeds: watch::Receiver<Seeds>, mut stopped: watch::Receiver<bool>) {
         let mut ticks = interval(CLUSTER_TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let over = self.gossip.terminated();
@@ -137,6 +191,11 @@ impl Membership {
                 _ = ticks.tick() => {}
                 why = &mut over => {
                     tracing::error!(why, "gossip has ended: this node is alone until it is restarted");
+                    return;
+                }
+                _ = stopped.wait_for(|stopped| *stopped) => {
+                    // Before the receiver, whose end says that this has ended.
+                    drop(self);
                     return;
                 }
             }
@@ -177,7 +236,8 @@ impl Membership {
             self.published_generation = Some(snapshot.generation);
         }
         if tick.is_multiple_of(DRAW_TICKS) {
-            self.gossip.publish_passed(snapshot.requests_passed()).await;
+            let passed = with_former(snapshot.requests_passed(), &self.passed_before);
+            self.gossip.publish_passed(passed).await;
         }
         if tick.is_multiple_of(DRAW_TICKS)
             && let Some((version, usage)) = self.shared.quota.changes_since(self.published_usage)
@@ -212,14 +272,14 @@ impl Membership {
                 models.push((model.spec.id.clone(), load));
             }
         }
-        self.version += 1;
+        let version = self.version.fetch_add(1, Ordering::Relaxed) + 1;
         NodeReport {
             node: shared.cluster.here().clone(),
             site: Arc::clone(shared.cluster.site()),
             address: Arc::clone(&self.address),
             draining: shared.cluster.is_leaving() || shared.drain.is_draining(),
             models,
-            version: self.version,
+            version,
             made: shared.clock.now(),
         }
     }

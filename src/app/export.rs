@@ -190,6 +190,7 @@ async fn post_once(
         headers: HEADERS,
         body,
         fresh: false,
+        is_upgrade: false,
     };
     let mut timings = ConnectTimings::default();
     let sent = shared.client.send(&tracing.target, request, &mut timings);

@@ -3,6 +3,7 @@
 //! Requests are not decided about here. All background work is listed in [`Gateway::run`]; the order in which
 //! it ends is the order of that function and of `drain`.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use infergate_core::billing::QuotaSnapshot;
+use infergate_core::routing::cluster::NodeId;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -19,7 +21,8 @@ use tokio::time::timeout;
 
 use super::admin_thread::AdminThread;
 use super::capture::CaptureRecorder;
-use super::cluster::{ClusterSockets, Membership};
+use super::cluster::ClusterSockets;
+use super::cluster_part::ClusterPart;
 use super::discover::DiscoveryReport;
 use super::gpu::{GpuHost, HostEnding, HostPredecessor};
 use super::insight::NodeInsight;
@@ -27,22 +30,22 @@ use super::job_controls::operator;
 use super::jobs::JobTasks;
 use super::listen::{ClientListeners, ClientSocket, Listeners, accept_clients};
 use super::load::{Loader, PreparedConfig};
+use super::membership_handover::{FormerNode, MembershipHandover};
 use super::plan::node_id;
 use super::quota_keeper::QuotaKeeper;
 use super::reload::Reloader;
 use super::runtime::RuntimeKeeper;
-use super::seeds::Seeds;
 use super::serve::fail_in_turn;
 use super::signals::Signals;
 use super::state_lock::StateLock;
-use super::upgrade::{Turn, UpgradeOffer, Upgrades, offer_upgrades};
+use super::upgrade::{SocketName, Turn, UpgradeOffer, Upgrades, offer_upgrades};
 use super::{
     announce, capture, cluster, discover, export, housekeeping, jobs, listen, nodes, quota_keeper,
-    ranking, runtime, seeds,
+    ranking, runtime,
 };
 use crate::admin::{Admin, reload_channel};
+use crate::config::Config;
 use crate::config::watch::FileWatch;
-use crate::config::{Config, LoadedConfig};
 use crate::downstream::{ClientConnections, DownstreamServer};
 use crate::jobs::Jobs;
 use crate::peer::{ClusterHandle, PeerClient};
@@ -74,7 +77,7 @@ pub struct Gateway {
     reloader: Reloader,
     reports: mpsc::Sender<DiscoveryReport>,
     recorder: Arc<CaptureRecorder>,
-    membership: Option<Membership>,
+    membership: ClusterPart,
     signals: Signals,
     keeper: QuotaKeeper,
     state_dir: PathBuf,
@@ -88,26 +91,25 @@ impl Gateway {
         (metrics, clock, logs): (Arc<Metrics>, Clock, LogHandle),
         mut turn: Option<&mut Turn>,
     ) -> Result<Gateway, String> {
-        let LoadedConfig {
-            config, content, ..
-        } = &ready.loaded;
-        if let (Some(_), Some(obstacle)) = (&turn, upgrade_obstacle(config)) {
-            return Err(obstacle.to_owned());
-        }
-        let listeners = Listeners::bind(&config.listen, turn.as_deref_mut()).await?;
-        let joining = cluster::bind(config).await?;
+        let (config, content) = (&ready.loaded.config, ready.loaded.content);
+        let (listeners, joining) = bind_sockets(config, turn.as_deref_mut()).await?;
         let state_dir = config.state_dir.clone();
         let lock = StateLock::acquire_at_start(&state_dir, turn.is_some())?;
         let kept = kept_quota(&state_dir, turn.as_deref())?;
-        let shared = build_shared(config, &kept, metrics, clock)?;
+        let former = turn.as_deref().and_then(|turn| turn.node(&config.node.id));
+        let here = former.map_or_else(|| node_id(config, clock), FormerNode::id);
+        let shared = build_shared(config, here, &kept, (metrics, clock))?;
         let keeper = QuotaKeeper::new(Arc::clone(&shared.quota), lock, &state_dir, kept);
-        let membership = start_membership(joining, &shared).await?;
+        let membership = match turn {
+            Some(_) => ClusterPart::Later(joining, former.cloned()),
+            None => ClusterPart::begin(joining, &shared).await?,
+        };
         let (handle, requests) = reload_channel();
         let connections = Arc::new(ClientConnections::default());
         let loader = Arc::new(loader);
         let (discovery, reports) = discover::start(&shared, &ready.models).await;
         let jobs = jobs::open(config, &shared)?;
-        let watch = watch_file(file, *content)?;
+        let watch = watch_file(file, content)?;
         let reloader = Reloader::start(
             (Arc::clone(&loader), jobs.clone()),
             ready,
@@ -181,24 +183,24 @@ impl Gateway {
         };
         take_turn(turn, &mut upgrades, &mut keeper, &shared).await;
         listeners.handed_over.store(false, Ordering::Release);
-        let clients = (listeners.clients, reloader.listeners());
-        let accepting = spawn_clients(&mut tasks, clients, (&edge, &connections), &closed);
         let sockets = (listeners.peers, listeners.callbacks);
         spawn_internal(&mut tasks, sockets, &edge, &closed);
+        let membership = membership.join(&mut tasks, &shared).await;
         tasks.spawn(ranking::rank(Arc::clone(&shared), membership.is_some()));
-        spawn_membership(&mut tasks, membership, &shared);
+        let clients = (listeners.clients, reloader.listeners());
+        let accepting = spawn_clients(&mut tasks, clients, (&edge, &connections), &closed);
         tasks.spawn(discover::discover(Arc::clone(&shared), reports));
         let mut models = spawn_keepers(&mut tasks, &shared, (insight, gpu, &upgrades), &recorder);
         let service = reloader.service();
         announce::announce(reloader.config(), &shared.snapshot.load());
-        let obstacle = upgrade_obstacle(reloader.config());
         let reloads = tasks.spawn(reloader.run(signals.hangup()));
         let mut jobs = JobTasks::start(jobs, &mut tasks);
-        let offer = UpgradeOffer::bind(&state_dir, listeners.doubles, obstacle);
+        let offer = UpgradeOffer::bind(&state_dir, listeners.doubles);
         let offers = tasks.spawn(offer_upgrades(offer, offered, closed));
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
         service.notify_ready("serving, configuration 1");
-        let waiting = (&mut signals, &mut upgrades, models.as_mut());
+        let handed_over = (models.as_mut(), membership.as_ref());
+        let waiting = (&mut signals, &mut upgrades, handed_over);
         let end = await_end(&shared, waiting, &mut keeper).await;
         offers.abort();
         upgrades.refuse().await;
@@ -226,19 +228,26 @@ impl Gateway {
     }
 }
 
+/// Binds the sockets for clients, operators and other nodes, or takes those of a predecessor.
+async fn bind_sockets(
+    config: &Config,
+    turn: Option<&mut Turn>,
+) -> Result<(Listeners, Option<ClusterSockets>), String> {
+    let gossip = config.cluster.as_ref().map(|cluster| cluster.gossip);
+    let mut listeners = Listeners::bind(&config.listen, gossip, turn).await?;
+    let joining = cluster::bind(config, listeners.gossip.take()).await?;
+    if let Some(joining) = &joining {
+        listeners.add_double(SocketName::Gossip(joining.gossip()), joining.as_fd())?;
+    }
+    Ok((listeners, joining))
+}
+
 /// Neurons of the day that are counted on: those of the predecessor, or those that a former process has kept.
 fn kept_quota(state_dir: &Path, turn: Option<&Turn>) -> Result<QuotaSnapshot, String> {
     match turn {
         Some(turn) => Ok(turn.quota().clone()),
         None => quota_keeper::read(state_dir).map_err(|error| format!("state_dir: {error}")),
     }
-}
-
-/// Reason for which a process with this configuration is not upgraded in place, and follows no other.
-fn upgrade_obstacle(config: &Config) -> Option<&'static str> {
-    config.cluster.is_some().then_some(
-        "a node of a cluster is not upgraded in place: restart it, other nodes take its requests meanwhile",
-    )
 }
 
 /// Cause of the end of a node.
@@ -262,10 +271,13 @@ async fn cancel_requests(shared: &Shared) {
     }
 }
 
+/// Parts of a process that are its successor's once that serves.
+type HandedOver<'a> = (Option<&'a mut HostEnding>, Option<&'a MembershipHandover>);
+
 /// Waits until the node is to end. An upgrade that fails is none.
 async fn await_end(
     shared: &Arc<Shared>,
-    (signals, upgrades, mut models): (&mut Signals, &mut Upgrades, Option<&mut HostEnding>),
+    (signals, upgrades, (mut models, membership)): (&mut Signals, &mut Upgrades, HandedOver<'_>),
     keeper: &mut QuotaKeeper,
 ) -> EndCause {
     loop {
@@ -280,7 +292,7 @@ async fn await_end(
         };
         let taking = async {
             tokio::select! {
-                serves = upgrades.begin(offered, shared, models.as_deref_mut()) => Some(serves),
+                serves = upgrades.begin(offered, shared, (models.as_deref_mut(), membership)) => Some(serves),
                 () = signals.terminate() => None,
             }
         };
@@ -364,26 +376,6 @@ async fn stop_accepting(
     operators.into_iter().for_each(AdminThread::stop);
 }
 
-async fn start_membership(
-    joining: Option<ClusterSockets>,
-    shared: &Arc<Shared>,
-) -> Result<Option<Membership>, String> {
-    match joining {
-        Some(joining) => joining.start(shared).await.map(Some),
-        None => Ok(None),
-    }
-}
-
-/// Takes part in the cluster, where there is one.
-fn spawn_membership(tasks: &mut JoinSet<()>, membership: Option<Membership>, shared: &Arc<Shared>) {
-    if let Some(membership) = membership {
-        let (sender, seeds) = watch::channel(Seeds::default());
-        let cluster = membership.cluster().clone();
-        tasks.spawn(seeds::look_up(Arc::clone(shared), cluster, sender));
-        tasks.spawn(membership.run(seeds));
-    }
-}
-
 /// Starts what looks after the process by itself.
 fn spawn_keepers(
     tasks: &mut JoinSet<()>,
@@ -421,14 +413,13 @@ async fn close_outputs(shared: &Shared, recorder: &CaptureRecorder) {
 /// Builds the state that all requests share, with what the former process kept.
 pub(super) fn build_shared(
     config: &Config,
+    here: NodeId,
     kept: &QuotaSnapshot,
-    metrics: Arc<Metrics>,
-    clock: Clock,
+    (metrics, clock): (Arc<Metrics>, Clock),
 ) -> Result<Arc<Shared>, String> {
     let sink = EventSink::start(&config.events, clock)
         .map_err(|e| format!("events.file cannot be written: {e}"))?;
     let flags = runtime::restore(&config.state_dir).map_err(|e| format!("state_dir: {e}"))?;
-    let here = node_id(config, clock);
     Ok(Arc::new(Shared {
         snapshot: ArcSwap::from_pointee(ConfigSnapshot::default()),
         swapped: watch::Sender::new(()),

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use super::gateway::build_shared;
-use super::plan::snapshot_plan;
+use super::plan::{node_id, snapshot_plan};
 use crate::config::{self, Config};
 use crate::http1::Fields;
 use crate::peer::{ForwardStatus, ForwardedHead};
@@ -143,7 +143,13 @@ models:
     };
     let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new("0", "0", 0.0)));
     let kept = QuotaSnapshot::default();
-    let shared = build_shared(&config, &kept, Arc::clone(&metrics), clock).unwrap();
+    let shared = build_shared(
+        &config,
+        node_id(&config, clock),
+        &kept,
+        (Arc::clone(&metrics), clock),
+    );
+    let shared = shared.unwrap();
     let models = config.models.iter().cloned().map(Into::into).collect();
     let parts = snapshot_plan(&config, &config.node, 1, models, PluginSnapshot::default());
     let snapshot = ConfigSnapshot::default().next_generation(parts, clock, &metrics);

@@ -60,6 +60,8 @@ pub struct Listeners {
     pub peers: Option<TcpListener>,
     /// For containers of models; none without `listen.callbacks`.
     pub callbacks: Option<TcpListener>,
+    /// For datagrams of the cluster, where a predecessor had it; bound elsewhere where not.
+    pub gossip: Option<OwnedFd>,
     /// All of them once more, with their names in the configuration, for a successor.
     pub doubles: Vec<NamedSocket>,
     /// Another process has the sockets too: their files stay.
@@ -72,7 +74,11 @@ impl Listeners {
     ///
     /// # Errors
     /// A sentence that names the address and what to do.
-    pub async fn bind(listen: &Listen, turn: Option<&mut Turn>) -> Result<Listeners, String> {
+    pub async fn bind(
+        listen: &Listen,
+        gossip: Option<SocketAddr>,
+        turn: Option<&mut Turn>,
+    ) -> Result<Listeners, String> {
         // Those of a predecessor are its own until this process serves.
         let handed_over = Arc::new(AtomicBool::new(turn.is_some()));
         let mut inherited = match turn {
@@ -98,13 +104,23 @@ impl Listeners {
             admin: open(SocketName::Admin, listen.admin.address)?,
             peers: peers.transpose()?,
             callbacks: callbacks.transpose()?,
+            gossip: gossip.and_then(|address| inherited.take(&SocketName::Gossip(address))),
             doubles: Vec::new(),
             handed_over,
         };
         let doubles = listeners.duplicate(listen);
-        listeners.doubles =
-            doubles.map_err(|error| format!("sockets cannot be doubled: {error}"))?;
+        listeners.doubles = doubles.map_err(undoubled)?;
         Ok(listeners)
+    }
+
+    /// Adds another socket to what a successor gets.
+    ///
+    /// # Errors
+    /// A sentence: no descriptor is free.
+    pub fn add_double(&mut self, name: SocketName, socket: BorrowedFd<'_>) -> Result<(), String> {
+        let double = NamedSocket::duplicate(name, socket);
+        self.doubles.push(double.map_err(undoubled)?);
+        Ok(())
     }
 
     fn duplicate(&self, listen: &Listen) -> io::Result<Vec<NamedSocket>> {
@@ -125,6 +141,10 @@ impl Listeners {
         }
         Ok(all)
     }
+}
+
+fn undoubled(error: io::Error) -> String {
+    format!("sockets cannot be doubled: {error}")
 }
 
 /// A bound socket for clients.

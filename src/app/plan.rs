@@ -17,11 +17,16 @@ use crate::telemetry::event_sink::Durability;
 /// Identity of this node towards other nodes. Requests on their way to a former process of the same
 /// name are lost; the wall clock distinguishes the two.
 pub fn node_id(config: &Config, clock: Clock) -> NodeId {
-    let started_ms = clock.wall().unix_timestamp_nanos() / 1_000_000;
     NodeId {
         name: Arc::clone(&config.node.id),
-        generation: u64::try_from(started_ms).unwrap_or(0),
+        generation: started_ms(clock),
     }
+}
+
+/// Number of a process that starts now: milliseconds of the wall clock, so that a later one has a larger number.
+pub fn started_ms(clock: Clock) -> u64 {
+    let now = clock.wall().unix_timestamp_nanos() / 1_000_000;
+    u64::try_from(now).unwrap_or(0)
 }
 
 /// Inputs of a configuration snapshot, for a node of this name.

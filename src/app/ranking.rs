@@ -25,7 +25,7 @@ pub async fn rank(shared: Arc<Shared>, is_clustered: bool) {
     }
 }
 
-/// One round over all models.
+/// A round over all models.
 async fn rank_models(shared: &Shared) -> RankingDemand {
     let snapshot = shared.snapshot.load_full();
     let mut demand = RankingDemand::None;

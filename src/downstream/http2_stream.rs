@@ -20,18 +20,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, request};
 use tokio::time::{Sleep, sleep};
 
 use super::session::RequestReadError;
-use crate::http1::{BodyStep, encode};
+use crate::http1::{BodyStep, encode, framing};
 use crate::pipeline::ResponseHead;
 
-/// Fields that belong to connections of HTTP/1 and have no place here (RFC 9113 section 8.2.2).
-const OF_CONNECTION: &[&str] = &[
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "transfer-encoding",
-    "upgrade",
-];
 /// Room for the text of a usual head.
 const HEAD_BYTES: usize = 1024;
 
@@ -316,7 +307,7 @@ fn fields_of(head: &ResponseHead, unix_secs: u64) -> HeaderMap {
         let name = HeaderName::from_bytes(&line[..colon]);
         // Both are checked where responses are made and read: nothing is left out that HTTP/1 would pass.
         if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value))
-            && !OF_CONNECTION.contains(&name.as_str())
+            && !framing::CONNECTION_FIELDS.contains(&name.as_str())
         {
             fields.append(name, value);
         }
@@ -331,7 +322,7 @@ fn fields_of(head: &ResponseHead, unix_secs: u64) -> HeaderMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http1::{ParsedRequest, framing};
+    use crate::http1::ParsedRequest;
 
     fn parsed(authority: &str, hosts: &[&str]) -> Result<ParsedRequest, &'static str> {
         let uri = format!("https://{authority}/v1/x?y=1");
@@ -364,7 +355,7 @@ mod tests {
     fn a_response_has_no_fields_of_a_connection() {
         let mut head = ResponseHead::new(200);
         head.append("Vary", b"origin");
-        for name in OF_CONNECTION {
+        for name in framing::CONNECTION_FIELDS {
             head.append(name, b"x-a");
         }
         head.append("set-cookie", b"a");
@@ -375,7 +366,7 @@ mod tests {
         assert_eq!(fields["content-length"], "3");
         assert_eq!(fields["date"], "Thu, 01 Jan 1970 00:00:00 GMT");
         assert_eq!(fields.get_all("set-cookie").iter().count(), 2);
-        for name in OF_CONNECTION {
+        for name in framing::CONNECTION_FIELDS {
             assert!(!fields.contains_key(*name), "{name}");
         }
     }

@@ -1,6 +1,6 @@
 //! Measured memory of model processes, kept from one start of the gateway to the next.
 //!
-//! Not the measuring. One file, replaced whole; at most [`ENTRIES_MAX`] entries, the oldest of which make room. A file of
+//! Not the measuring. A single file, replaced whole; at most [`ENTRIES_MAX`] entries, the oldest of which make room. A file of
 //! another version, or one that cannot be read, counts as none. Each change blocks for as long as the disk takes.
 
 use std::fs::File;

@@ -12,6 +12,16 @@ use super::head::{ParsedRequest, ParsedResponse, Version};
 /// Sentence that says what is wrong with a head.
 pub type FramingFault = &'static str;
 
+/// Fields that belong to connections of HTTP/1, and have no place in HTTP/2 (RFC 9113 section 8.2.2).
+pub const CONNECTION_FIELDS: &[&str] = &[
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+
 /// Returns the framing of a request's body.
 ///
 /// # Errors

@@ -85,6 +85,7 @@ impl Moderator {
             headers: b"content-type: application/json\r\naccept: application/json\r\nconnection: close\r\n",
             body: &body,
             fresh: true,
+            is_upgrade: false,
         };
         let mut timings = ConnectTimings::default();
         let sent = self.http.send(&target, outbound, &mut timings).await;

@@ -1,6 +1,6 @@
 //! The durable path as its callers see it: submit, read, list, cancel, wait.
 //!
-//! Not an API: objects and their URLs are the callers'. One of it lives as long as the process.
+//! Not an API: objects and their URLs are the callers'. A single one lives as long as the process.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -231,6 +231,7 @@ impl PeerClient {
             headers,
             body: &Bytes::new(),
             fresh: false,
+            is_upgrade: false,
         };
         let mut marks = ConnectTimings::with_clock(self.clock);
         let progress = ForwardProgress::new(self.clock);

@@ -11,6 +11,7 @@
 //! usage/<id>     day, millionths of a neuron                                      when other than before
 //! requests/<id>  requests of an account with a limit a minute                     when other than before
 //! config         digests of accounts, models and tariffs                          when other than before
+//! since          generation of the node, where its process has followed another   first
 //! ```
 //!
 //! A node's keys arrive in the order in which they were written, so that a reader of its `node` of a
@@ -24,6 +25,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,10 +80,30 @@ pub const ACCOUNTS_MAX: usize = 4096;
 pub struct GossipSocket(UdpSocket);
 
 impl GossipSocket {
+    /// Takes a socket that another process has bound, and reads no more.
+    ///
+    /// # Errors
+    /// It is no socket for datagrams.
+    pub fn inherited(socket: OwnedFd) -> Result<GossipSocket, String> {
+        let socket = std::net::UdpSocket::from(socket);
+        let taken = socket
+            .set_nonblocking(true)
+            .and_then(|()| UdpSocket::from_std(socket));
+        taken
+            .map(GossipSocket)
+            .map_err(|error| format!("the socket for gossip that was handed over: {error}"))
+    }
+
     /// Returns the bound address.
     #[cfg(test)]
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.0.local_addr()
+    }
+}
+
+impl AsFd for GossipSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -117,10 +139,33 @@ pub struct GossipUpdate {
     pub namesake: Option<SocketAddr>,
 }
 
+/// Identity of a process in the gossip. To other nodes a process that follows another one is the same node: what they have
+/// sent to its predecessor is not lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GossipIdentity {
+    /// The node.
+    pub here: NodeId,
+    /// Number of this process, later than that of a predecessor: the node's generation, where there is none.
+    pub incarnation: u64,
+    /// Number of the predecessor, of which others may still tell.
+    pub former: Option<u64>,
+}
+
+impl From<NodeId> for GossipIdentity {
+    /// Identity of a process without a predecessor.
+    fn from(here: NodeId) -> GossipIdentity {
+        GossipIdentity {
+            incarnation: here.generation,
+            here,
+            former: None,
+        }
+    }
+}
+
 /// Gossip of this node. Dropping it ends publishing.
 pub struct Gossip {
     handle: ChitchatHandle,
-    here: NodeId,
+    identity: GossipIdentity,
     published_models: HashMap<ModelId, ModelLoad>,
     published_usage: HashMap<AccountId, AccountUsage>,
     published_passed: HashMap<AccountId, u64>,
@@ -133,6 +178,8 @@ pub struct Gossip {
 /// State of another node at the last poll.
 struct PeerState {
     id: NodeId,
+    /// Number of its process.
+    incarnation: u64,
     is_alive: bool,
     /// Version of chitchat's state: unchanged while no key is.
     max_version: u64,
@@ -152,7 +199,7 @@ impl Gossip {
     pub async fn start(
         bound: GossipSocket,
         cluster: &Cluster,
-        here: NodeId,
+        identity: GossipIdentity,
         clock: Clock,
     ) -> Result<Gossip, String> {
         let secret = cluster.secret.as_ref().map_or("", |secret| secret.reveal());
@@ -160,9 +207,14 @@ impl Gossip {
         let pending = Arc::new(PendingContacts::default());
         let counts = (refused.clone(), pending.clone());
         let transport = SignedTransport::new(bound.0, Signer::new(secret), counts, clock);
-        let (name, generation) = (Arc::clone(&here.name), here.generation);
+        let here = &identity.here;
+        let name = Arc::clone(&here.name);
+        let since = (here.generation != identity.incarnation).then(|| {
+            let generation = codec::write_since(here.generation);
+            (codec::SINCE_KEY.to_owned(), generation)
+        });
         let config = ChitchatConfig {
-            chitchat_id: ChitchatId::new(name, generation, cluster.advertised()),
+            chitchat_id: ChitchatId::new(name, identity.incarnation, cluster.advertised()),
             cluster_id: CLUSTER_ID.to_owned(),
             gossip_interval: ROUND,
             listen_addr: cluster.gossip,
@@ -179,10 +231,11 @@ impl Gossip {
             catchup_callback: None,
             extra_liveness_predicate: None,
         };
-        let started = spawn_chitchat(config, Vec::new(), &transport).await;
+        let first = since.into_iter().collect();
+        let started = spawn_chitchat(config, first, &transport).await;
         Ok(Gossip {
             handle: started.map_err(|error| format!("gossip cannot start: {error}"))?,
-            here,
+            identity,
             published_models: HashMap::new(),
             published_usage: HashMap::new(),
             published_passed: HashMap::new(),
@@ -330,8 +383,9 @@ impl Gossip {
         // Of a node that was started again both may seem to live for a while: the later one does.
         let mut living: HashMap<&str, &ChitchatId> = HashMap::new();
         for id in chitchat.live_nodes() {
-            if *id.node_id == *self.here.name {
-                if id.generation_id != self.here.generation {
+            if self.is_here(id) {
+                let own = [Some(self.identity.incarnation), self.identity.former];
+                if !own.contains(&Some(id.generation_id)) {
                     update.namesake = Some(id.gossip_advertise_addr);
                 }
                 continue;
@@ -348,7 +402,7 @@ impl Gossip {
             // A node that was started again by an earlier clock is lost before it is polled.
             let lives = living
                 .get(&**name)
-                .is_some_and(|id| id.generation_id >= received.id.generation);
+                .is_some_and(|id| id.generation_id >= received.incarnation);
             if received.is_alive && !lives {
                 update.lost.push(Arc::clone(name));
             }
@@ -388,7 +442,7 @@ impl Gossip {
     }
 
     fn is_here(&self, id: &ChitchatId) -> bool {
-        *id.node_id == *self.here.name
+        *id.node_id == *self.identity.here.name
     }
 
     /// Takes in what is new in a node's state.
@@ -398,9 +452,12 @@ impl Gossip {
             .entry(Arc::clone(&id.node_id))
             .or_insert_with(|| PeerState::of(id));
         // Also to an earlier one: what lives was started by a clock that had been set back.
-        if peer.id.generation != id.generation_id {
+        if peer.incarnation != id.generation_id {
             *peer = PeerState::of(id);
         }
+        // Written first: whoever has anything else of the node has it.
+        let since = state.get(codec::SINCE_KEY).and_then(codec::read_since);
+        peer.id.generation = since.unwrap_or(id.generation_id);
         peer.is_alive = true;
         if peer.max_version == state.max_version() {
             return;
@@ -458,6 +515,7 @@ impl PeerState {
                 name: Arc::clone(&id.node_id),
                 generation: id.generation_id,
             },
+            incarnation: id.generation_id,
             is_alive: true,
             max_version: 0,
             version: 0,

@@ -33,7 +33,9 @@ pub use drift::{ConfigDigests, ConfigDrift};
 pub use forwarded_head::{
     FORWARDED_HEAD_BYTES_MAX, ForwardRejection, ForwardedHead, RejectionCause, is_between_nodes,
 };
-pub use gossip::{ACCOUNTS_MAX, AccountUsage, Gossip, GossipSocket, GossipUpdate, bind};
+pub use gossip::{
+    ACCOUNTS_MAX, AccountUsage, Gossip, GossipIdentity, GossipSocket, GossipUpdate, bind,
+};
 pub use names::{NodeNames, pattern_fault};
 pub use progress::{ForwardProgress, ForwardStatus};
 pub use protocol::{IncompatibleNode, PROTOCOL_VERSION};

@@ -139,6 +139,7 @@ fn ping(body: &Bytes) -> OutboundRequest<'_> {
         headers: b"",
         body,
         fresh: false,
+        is_upgrade: false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Upstream of a request: a model server of this node, or another node of the cluster.
 //!
-//! One value from the grant of a permit to the end of the relay. First the right to send the request there, then
+//! A value from the grant of a permit to the end of the relay. First the right to send the request there, then
 //! the response that has started. The choice between the two is made by admission.
 
 use crate::pipeline::forwarding::ForwardPlan;

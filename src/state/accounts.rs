@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hashbrown::HashMap;
-use infergate_core::admission::rate::{Rate, RateStatus};
-use infergate_core::api::json_text::push_whole;
+use infergate_core::admission::rate::Rate;
 use infergate_core::model::{AccountSpec, KeyHash, Task, counted_task};
 use infergate_core::{AccountId, Millis, Refusal};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-use smallvec::SmallVec;
 use subtle::ConstantTimeEq;
 
 use super::body_budget::AccountBytes;
 use super::key_memory::KeyMemory;
+use super::presented_key::presented_key;
+use super::rate_lines::{REQUEST_LINES, RateLines, TOKEN_LINES};
 use crate::http1::Fields;
 
-/// An account as the walk uses it.
+/// An account as the pipeline uses it.
 pub struct Account {
     /// As configured in this generation.
     pub spec: Arc<AccountSpec>,
@@ -125,16 +125,9 @@ impl Account {
             (&self.requests, &REQUEST_LINES),
             (&self.tokens, &TOKEN_LINES),
         ] {
-            let Some(rate) = rate else { continue };
-            let RateStatus {
-                limit,
-                remaining,
-                reset,
-            } = rate.lock().status(now);
-            lines.text.reserve(RATE_TEXT_BYTES);
-            lines.push(names[0], limit);
-            lines.push(names[1], remaining);
-            lines.push_span(names[2], reset);
+            if let Some(rate) = rate {
+                lines.push_openai(names, &rate.lock().status(now));
+            }
         }
         lines
     }
@@ -143,11 +136,7 @@ impl Account {
     pub fn request_rate_lines(&self, now: Millis) -> RateLines {
         let mut lines = RateLines::default();
         if let Some(rate) = &self.requests {
-            let status = rate.lock().status(now);
-            let reset_secs = status.reset.0.div_ceil(1000);
-            lines.push("ratelimit-limit", status.limit);
-            lines.push("ratelimit-remaining", status.remaining);
-            lines.push("ratelimit-reset", reset_secs);
+            lines.push_replicate(&rate.lock().status(now));
         }
         lines
     }
@@ -208,76 +197,6 @@ impl Account {
         if let Some(pace) = &self.requests {
             pace.lock().refund();
         }
-    }
-}
-
-/// Room for the values of one rate.
-const RATE_TEXT_BYTES: usize = 32;
-const REQUEST_LINES: [&str; 3] = [
-    "x-ratelimit-limit-requests",
-    "x-ratelimit-remaining-requests",
-    "x-ratelimit-reset-requests",
-];
-const TOKEN_LINES: [&str; 3] = [
-    "x-ratelimit-limit-tokens",
-    "x-ratelimit-remaining-tokens",
-    "x-ratelimit-reset-tokens",
-];
-
-/// Header lines about the rates of an account: their values stand in one text.
-#[derive(Default)]
-pub struct RateLines {
-    text: Vec<u8>,
-    /// Names, and where their values end.
-    ends: SmallVec<[(&'static str, usize); 6]>,
-}
-
-impl RateLines {
-    fn push(&mut self, name: &'static str, number: impl Into<u64>) {
-        push_whole(&mut self.text, number.into());
-        self.ends.push((name, self.text.len()));
-    }
-
-    /// Adds a time as `120ms`, `6.5s` or `1m0s`.
-    fn push_span(&mut self, name: &'static str, span: Millis) {
-        let text = &mut self.text;
-        let (minutes, millis) = (span.0 / 60_000, span.0 % 60_000);
-        if minutes == 0 && millis < 1000 {
-            push_whole(text, millis);
-            text.extend_from_slice(b"ms");
-        } else {
-            if minutes > 0 {
-                push_whole(text, minutes);
-                text.push(b'm');
-            }
-            push_whole(text, millis / 1000);
-            push_fraction(text, millis % 1000);
-            text.push(b's');
-        }
-        self.ends.push((name, text.len()));
-    }
-
-    /// Returns names and values.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
-        let mut from = 0;
-        self.ends.iter().map(move |&(name, end)| {
-            let value = &self.text[from..end];
-            from = end;
-            (name, value)
-        })
-    }
-}
-
-/// Adds thousandths behind a point, without zeros at the end.
-fn push_fraction(text: &mut Vec<u8>, thousandths: u64) {
-    if thousandths == 0 {
-        return;
-    }
-    text.push(b'.');
-    let mut left = thousandths;
-    while left > 0 {
-        push_whole(text, left / 100);
-        left = left % 100 * 10;
     }
 }
 
@@ -485,38 +404,6 @@ impl Accounts {
         }
         self.accepted.remember(fingerprint, hash);
         Some(account)
-    }
-}
-
-/// Returns whether a key is presented, known or not.
-pub fn has_key(headers: &Fields) -> bool {
-    presented_key(headers).is_some()
-}
-
-/// The key of `Authorization: Bearer …` (or `Token …`, as older clients say) or `x-api-key`. A
-/// header that holds something else is a wrong key, not none; a scheme alone is what client
-/// libraries send for an empty key, and is none.
-fn presented_key(headers: &Fields) -> Option<&[u8]> {
-    let mut bearers = headers.get_all("authorization");
-    let mut plain = headers.get_all("x-api-key");
-    let (bearer, key) = (bearers.next(), plain.next());
-    // Of two keys, readers could take either.
-    if bearers.next().is_some() || plain.next().is_some() {
-        return Some(b"");
-    }
-    let Some(value) = bearer else {
-        return key;
-    };
-    let value = value.trim_ascii();
-    let end = value.iter().position(|b| *b == b' ');
-    let (scheme, key) = value.split_at(end.unwrap_or(value.len()));
-    let key = key.trim_ascii();
-    let known = scheme.eq_ignore_ascii_case(b"bearer") || scheme.eq_ignore_ascii_case(b"token");
-    match (known, key) {
-        (true, []) => None,
-        (true, key) => Some(key),
-        // Refused like an unknown key; the header's text is not one.
-        (false, _) => Some(b""),
     }
 }
 
@@ -768,16 +655,6 @@ mod tests {
             ("ratelimit-reset", "1".to_owned()),
         ];
         assert_eq!(text(&account.request_rate_lines(Millis(500))), left);
-    }
-
-    #[test]
-    fn spans_are_written_as_openai_writes_them() {
-        let spans = [0, 120, 6_500, 60_000, 179_560].map(|ms| {
-            let mut lines = RateLines::default();
-            lines.push_span("a", Millis(ms));
-            text(&lines)[0].1.clone()
-        });
-        assert_eq!(spans, ["0ms", "120ms", "6.5s", "1m0s", "2m59.56s"]);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! the listener for other nodes, listeners for clients and operators, and commands.
 //!
 //! No connection is opened or kept here, and no rule of membership is known. The only module that names rustls
-//! and webpki; the provider is `ring`. HTTP/1.1 is all that is offered, but for clients. Names and certificates are always
+//! and webpki; the provider is `ring`. HTTP/1.1 is all that is offered, but to clients and to
+//! model servers with `http2: auto`. Names and certificates are always
 //! checked. A reload makes new values, which their users swap; nothing here changes.
 //!
 //! ```text

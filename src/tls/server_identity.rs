@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 
 use super::credentials::OwnCertificate;
 use super::roots::{public_roots, roots_of};
-use super::stream::{ALPN, TlsConnection};
+use super::stream::{ALPN, ALPN_HTTP2, TlsConnection};
 
 /// Configuration for servers without a `ca_file`: public roots.
 static PUBLIC: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| client_config(public_roots()));
@@ -41,6 +41,8 @@ fn client_config(roots: Arc<RootCertStore>) -> Arc<ClientConfig> {
 pub struct ServerIdentity {
     name: ServerName<'static>,
     config: Arc<ClientConfig>,
+    /// The same settings with HTTP/2 in the offer, where that is made.
+    http2: Option<Arc<ClientConfig>>,
     /// The same for equal names and certificates only.
     digest: u64,
 }
@@ -88,8 +90,24 @@ impl ServerIdentity {
         Ok(ServerIdentity {
             name: name.to_owned(),
             config,
+            http2: None,
             digest,
         })
+    }
+
+    /// Returns the identity with HTTP/2 in the offer of [`ServerIdentity::handshake_http2`].
+    pub fn offering_http2(self) -> ServerIdentity {
+        let mut config = (*self.config).clone();
+        config.alpn_protocols.insert(0, ALPN_HTTP2.to_vec());
+        ServerIdentity {
+            http2: Some(Arc::new(config)),
+            ..self
+        }
+    }
+
+    /// Returns whether HTTP/2 is offered.
+    pub fn offers_http2(&self) -> bool {
+        self.http2.is_some()
     }
 
     /// Distinguishes identities in the pool's keys.
@@ -106,7 +124,29 @@ impl ServerIdentity {
         plain: TcpStream,
         limit: Duration,
     ) -> Result<TlsConnection<ProvedIdentity>, HandshakeError> {
-        let connector = TlsConnector::from(Arc::clone(&self.config));
+        self.prove(&self.config, plain, limit).await
+    }
+
+    /// The same with HTTP/2 in the offer, where that is made; [`TlsConnection::is_http2`] tells what the server chose.
+    ///
+    /// # Errors
+    /// No proof of the identity; the connection is closed then.
+    pub async fn handshake_http2(
+        &self,
+        plain: TcpStream,
+        limit: Duration,
+    ) -> Result<TlsConnection<ProvedIdentity>, HandshakeError> {
+        let config = self.http2.as_ref().unwrap_or(&self.config);
+        self.prove(config, plain, limit).await
+    }
+
+    async fn prove(
+        &self,
+        config: &Arc<ClientConfig>,
+        plain: TcpStream,
+        limit: Duration,
+    ) -> Result<TlsConnection<ProvedIdentity>, HandshakeError> {
+        let connector = TlsConnector::from(Arc::clone(config));
         let handshake = connector.connect(self.name.clone(), plain);
         match timeout(limit, handshake).await {
             Ok(Ok(tls)) => {

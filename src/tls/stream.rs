@@ -15,6 +15,8 @@ use tokio_rustls::TlsStream;
 
 /// Protocol that is offered in each handshake.
 pub(super) const ALPN: &[u8] = b"http/1.1";
+/// Protocol that is offered before it where an endpoint asks for it (RFC 9113 section 3.2).
+pub(super) const ALPN_HTTP2: &[u8] = b"h2";
 /// For the last record of a connection: it is a courtesy.
 const CLOSE_NOTIFY_LIMIT: Duration = Duration::from_secs(1);
 
@@ -32,6 +34,11 @@ impl<P> TlsConnection<P> {
     /// Identity that the other end has proved.
     pub fn proof(&self) -> &P {
         &self.proof
+    }
+
+    /// Returns whether the handshake has chosen HTTP/2.
+    pub fn is_http2(&self) -> bool {
+        self.tls.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2)
     }
 
     /// The socket below.

@@ -1,4 +1,4 @@
-//! HTTP/1.1 client for model servers and other nodes: head and body in one write, the response as
+//! HTTP client for model servers and other nodes: head and body in one write, the response as
 //! it comes.
 //!
 //! Retries and the meaning of a response are decided elsewhere. A connection from the pool that
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::StatusCode;
 use infergate_core::Millis;
 use infergate_core::routing::connection_reuse::{
@@ -23,12 +23,15 @@ use tokio::time::timeout;
 
 use super::connect_timings::ConnectTimings;
 use super::connection::UpstreamConnection;
+use super::http2::SharedConnections;
+use super::http2_stream::{Http2Exchange, is_unstarted};
+use super::outbound::{OutboundRequest, encode_head};
 use super::pool::ConnectionPool;
 use super::target::{DialAddress, Target};
 use super::tunnel::Tunnel;
 use crate::http1::{
-    BodyDecoder, BodyStep, BrokenBody, Fields, MalformedHead, ParsedResponse, Version, encode,
-    framing, may_end_head,
+    BodyDecoder, BodyStep, BrokenBody, Fields, MalformedHead, ParsedResponse, Version, framing,
+    may_end_head,
 };
 use crate::tls::{HandshakeError, is_certificate_refusal};
 
@@ -90,20 +93,6 @@ impl SendError {
     }
 }
 
-/// Request to a model server or another node.
-pub struct OutboundRequest<'a> {
-    /// `POST` or `GET`.
-    pub method: &'static str,
-    /// The backend's path; the target's prefix goes before it. Empty is the base URL itself.
-    pub path: &'a str,
-    /// Header lines already in wire form, each ending in CRLF: what may pass from the client.
-    pub headers: &'a [u8],
-    /// The body; its length is announced.
-    pub body: &'a Bytes,
-    /// Sent on a new connection, never on a kept one.
-    pub fresh: bool,
-}
-
 /// Observer of what happens before a response.
 pub trait InterimObserver: Send + Sync {
     /// Called when a connection is there, before the request is written.
@@ -128,6 +117,7 @@ impl InterimObserver for IgnoreInterim {
 #[derive(Default)]
 pub struct HttpClient {
     pool: ConnectionPool,
+    shared: SharedConnections,
 }
 
 /// Failure of a request on one connection.
@@ -178,7 +168,8 @@ impl HttpClient {
             }
         }
         // Boxed: most requests find a kept connection, and have no room for a handshake.
-        let (connection, dial) = Box::pin(self.open_connection(target)).await?;
+        let (connection, dial) =
+            Box::pin(self.open_connection(target, outbound.is_upgrade)).await?;
         marks.record_connected(false);
         observer.on_connected();
         let connection = begin(connection, target, &outbound);
@@ -190,6 +181,7 @@ impl HttpClient {
     /// a second.
     pub fn sweep(&self) {
         self.pool.sweep();
+        self.shared.sweep(self.pool.now());
     }
 
     /// A connection from the pool to the address that worked last.
@@ -201,7 +193,15 @@ impl HttpClient {
         let Some(dial) = dials.in_order().next() else {
             return Ok(None);
         };
-        let found = self.pool.take(dial.pool_key, dial.identity.as_ref());
+        let (key, clock) = (dial.pool_key, self.pool.clock);
+        if let Some(identity) = dial.identity.as_ref().filter(|it| it.offers_http2())
+            && let Some(place) = self.shared.take(key, identity, clock)
+        {
+            let exchange = Http2Exchange::new(place);
+            let stream = UpstreamConnection::stream(exchange, self.pool.now(), clock);
+            return Ok(Some((stream, Arc::clone(dial))));
+        }
+        let found = self.pool.take(key, dial.identity.as_ref());
         Ok(found.map(|connection| (connection, Arc::clone(dial))))
     }
 
@@ -209,11 +209,12 @@ impl HttpClient {
     async fn open_connection(
         &self,
         target: &Target,
+        is_upgrade: bool,
     ) -> Result<(Box<UpstreamConnection>, Arc<DialAddress>), SendError> {
         let dials = target.dials().await.map_err(unresolved)?;
         let mut failed = SendError::Connect("the name has no address".into());
         for dial in dials.in_order() {
-            match self.connect(dial).await {
+            match self.connect(dial, is_upgrade).await {
                 Ok(connection) => {
                     dials.prefer(dial);
                     target.is_distrusted.store(false, Ordering::Relaxed);
@@ -239,7 +240,11 @@ impl HttpClient {
     }
 
     /// A new connection, over which the server has proved its identity where it has to.
-    async fn connect(&self, dial: &DialAddress) -> Result<Box<UpstreamConnection>, SendError> {
+    async fn connect(
+        &self,
+        dial: &DialAddress,
+        is_upgrade: bool,
+    ) -> Result<Box<UpstreamConnection>, SendError> {
         let began = self.pool.now();
         let tcp = dial.connect().await;
         let tcp = tcp.map_err(|error| SendError::Connect(error.into()))?;
@@ -248,7 +253,22 @@ impl HttpClient {
             let usage = ConnectionUse::new(now, IDLE_MAX_PLAIN);
             return Ok(UpstreamConnection::plain(tcp, usage, self.pool.clock));
         };
-        match identity.handshake(tcp, dial.connect_timeout()).await {
+        let limit = dial.connect_timeout();
+        let proved = match is_upgrade {
+            true => identity.handshake(tcp, limit).await,
+            false => identity.handshake_http2(tcp, limit).await,
+        };
+        match proved {
+            Ok(sealed) if sealed.is_http2() => {
+                let opened = self
+                    .shared
+                    .open(dial.pool_key, sealed, (self.pool.clock, limit));
+                let place = opened
+                    .await
+                    .map_err(|error| SendError::Connect(error.into()))?;
+                let exchange = Http2Exchange::new(place);
+                Ok(UpstreamConnection::stream(exchange, now, self.pool.clock))
+            }
             Ok(sealed) => {
                 let usage = ConnectionUse::new(now, IDLE_MAX_TLS);
                 let mut connection = UpstreamConnection::tls(sealed, usage, self.pool.clock);
@@ -308,10 +328,17 @@ impl HttpClient {
         reused: bool,
     ) -> SendFailure {
         let since = Millis(connection.since_written_us() / 1000);
+        let is_unstarted = matches!(&error, ResponseReadError::Broken(io) if is_unstarted(io));
+        // Streams tell themselves whether they have begun; the break of a kept connection of HTTP/1 lets it be concluded.
         let may_resend = reused
-            && matches!(error, ResponseReadError::Broken(_))
-            && may_resend(connection.has_answered(), since, connection.round_trip);
-        if may_resend {
+            && match connection.is_exclusive() {
+                true => {
+                    matches!(error, ResponseReadError::Broken(_))
+                        && may_resend(connection.has_answered(), since, connection.round_trip)
+                }
+                false => is_unstarted,
+            };
+        if may_resend && connection.is_exclusive() {
             let idle = connection.usage.idle_for(self.pool.now());
             self.pool.record_close(dial.pool_key, idle);
         }
@@ -324,6 +351,7 @@ impl HttpClient {
         SendFailure {
             error: match !reused && refuses_us {
                 true => SendError::NotTrusted(source),
+                false if is_unstarted => SendError::Connect(source),
                 false => SendError::Lost(source),
             },
             may_resend,
@@ -472,6 +500,7 @@ impl UpstreamResponse {
         // After an early response the server is still owed a part of the request.
         !self.broken
             && !is_odd
+            && connection.is_exclusive()
             && connection.is_written()
             && connection.body.is_done()
             && connection.received.is_empty()
@@ -527,40 +556,6 @@ fn begin(
         encode_head(target, outbound, head);
     });
     connection
-}
-
-fn encode_head(target: &Target, outbound: &OutboundRequest<'_>, head: &mut BytesMut) {
-    head.reserve(256 + outbound.headers.len());
-    // A request line names at least the root.
-    let path = match outbound.path {
-        "" if target.prefix.is_empty() => "/",
-        path => path,
-    };
-    for part in [outbound.method, " ", &target.prefix] {
-        head.extend_from_slice(part.as_bytes());
-    }
-    target.credentials.write_path(path, head);
-    for part in [" HTTP/1.1\r\nhost: ", &target.authority, "\r\n"] {
-        head.extend_from_slice(part.as_bytes());
-    }
-    head.extend_from_slice(target.credentials.lines());
-    // Answers are read here: metered, converted, passed on in another framing.
-    head.extend_from_slice(b"accept-encoding: identity\r\n");
-    match target.credentials.replaces_any() {
-        true => {
-            let lines = outbound.headers.split_inclusive(|&byte| byte == b'\n');
-            for line in lines.filter(|line| !target.credentials.replaces(line)) {
-                head.extend_from_slice(line);
-            }
-        }
-        false => head.extend_from_slice(outbound.headers),
-    }
-    if outbound.method != "GET" {
-        head.extend_from_slice(b"content-length: ");
-        encode::number(outbound.body.len() as u64, head);
-        head.extend_from_slice(b"\r\n");
-    }
-    head.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]

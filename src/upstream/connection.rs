@@ -1,4 +1,4 @@
-//! A connection to a model server or another node: plain TCP or TLS, and the state of one exchange on it.
+//! A connection to a model server or another node: plain TCP, TLS or a stream of HTTP/2, and the state of one exchange on it.
 //!
 //! HTTP is [`client`](super::client)'s, keeping connections [`pool`](super::pool)'s. A request is
 //! handed over once and goes out while the response is read, so that a response that comes before the
@@ -22,6 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::unconstrained;
 
+use super::http2_stream::Http2Exchange;
 use super::tunnel::Tunnel;
 use crate::http1::{BodyDecoder, ParsedResponse, spare};
 use crate::telemetry::Clock;
@@ -42,6 +43,8 @@ const ASKED_AFTER: Millis = Millis(500);
 enum UpstreamStream {
     Plain(TcpStream),
     Sealed(Box<TlsConnection<ProvedIdentity>>),
+    /// A stream of a connection of HTTP/2, for one request.
+    Shared(Box<Http2Exchange>),
 }
 
 /// Unwritten part of a request.
@@ -124,6 +127,16 @@ impl UpstreamConnection {
         UpstreamConnection::over(UpstreamStream::Sealed(Box::new(sealed)), usage, clock)
     }
 
+    /// A stream of a connection that others use too.
+    pub fn stream(
+        exchange: Box<Http2Exchange>,
+        now: Millis,
+        clock: Clock,
+    ) -> Box<UpstreamConnection> {
+        let usage = ConnectionUse::new(now, Millis::ZERO);
+        UpstreamConnection::over(UpstreamStream::Shared(exchange), usage, clock)
+    }
+
     fn over(io: UpstreamStream, usage: ConnectionUse, clock: Clock) -> Box<UpstreamConnection> {
         Box::new(UpstreamConnection {
             io,
@@ -150,6 +163,11 @@ impl UpstreamConnection {
         self.meter = Some(meter);
     }
 
+    /// Returns whether the connection is this request's alone, as those of HTTP/1 are.
+    pub fn is_exclusive(&self) -> bool {
+        !matches!(self.io, UpstreamStream::Shared(_))
+    }
+
     /// Returns whether the server has proved an equal identity, or need not.
     pub fn has_identity(&self, identity: Option<&Arc<ServerIdentity>>) -> bool {
         match (&self.io, identity) {
@@ -171,6 +189,10 @@ impl UpstreamConnection {
         self.head.fields.clear();
         self.body = BodyDecoder::Done;
         self.read_bytes = spare::READ_BYTES;
+        if let UpstreamStream::Shared(exchange) = &mut self.io {
+            let head = std::mem::take(&mut self.unsent.head);
+            exchange.begin(&head, self.unsent.body.is_empty());
+        }
     }
 
     /// Returns once the request is written whole, writing has failed, or the server may have begun to
@@ -179,7 +201,11 @@ impl UpstreamConnection {
         std::future::poll_fn(|cx| match self.poll_unsent(cx) {
             Poll::Ready(()) => Poll::Ready(()),
             // An error is found by the read that follows.
-            Poll::Pending => self.tcp().poll_read_ready(cx).map(|_| ()),
+            Poll::Pending => match &mut self.io {
+                UpstreamStream::Plain(tcp) => tcp.poll_read_ready(cx).map(|_| ()),
+                UpstreamStream::Sealed(sealed) => sealed.tcp().poll_read_ready(cx).map(|_| ()),
+                UpstreamStream::Shared(exchange) => exchange.poll_head(cx),
+            },
         })
         .await;
     }
@@ -204,16 +230,19 @@ impl UpstreamConnection {
     pub fn is_usable(&mut self, now: Millis) -> bool {
         let is_recent = self.usage.idle_for(now) < ASKED_AFTER;
         let mut no_task = Context::from_waker(Waker::noop());
-        (is_recent && self.tcp().poll_read_ready(&mut no_task).is_pending())
-            || self.is_open_and_silent()
+        let is_silent = |tcp: &TcpStream| tcp.poll_read_ready(&mut no_task).is_pending();
+        (is_recent && self.tcp().is_some_and(is_silent)) || self.is_open_and_silent()
     }
 
     /// Returns whether the socket is open and silent. Asks the kernel: a close that has not come
     /// through the runtime yet counts too.
     pub fn is_open_and_silent(&mut self) -> bool {
         for _ in 0..LOOKS_MAX {
+            let Some(tcp) = self.tcp() else {
+                return false;
+            };
             let mut byte = [MaybeUninit::uninit(); 1];
-            match SockRef::from(self.tcp()).peek(&mut byte) {
+            match SockRef::from(tcp).peek(&mut byte) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Ok(1..) if matches!(self.io, UpstreamStream::Sealed(_)) => {
                     // Anything but a record without content is an end, or a response to no request.
@@ -261,6 +290,7 @@ impl UpstreamConnection {
                 let read = pin!(sealed.read_buf(received)).poll(cx);
                 read.map_err(as_reset)
             }
+            UpstreamStream::Shared(exchange) => exchange.poll_read(cx, received),
         };
         // Between two parts of a body: the first bytes of an answer find the buffer that is here.
         if read.is_pending() && !self.body.is_done() {
@@ -278,10 +308,12 @@ impl UpstreamConnection {
         Poll::Ready(Ok(read))
     }
 
-    fn tcp(&self) -> &TcpStream {
+    /// The socket of a connection of HTTP/1.
+    fn tcp(&self) -> Option<&TcpStream> {
         match &self.io {
-            UpstreamStream::Plain(tcp) => tcp,
-            UpstreamStream::Sealed(sealed) => sealed.tcp(),
+            UpstreamStream::Plain(tcp) => Some(tcp),
+            UpstreamStream::Sealed(sealed) => Some(sealed.tcp()),
+            UpstreamStream::Shared(_) => None,
         }
     }
 
@@ -303,6 +335,9 @@ impl UpstreamConnection {
 
     fn poll_unsent_to_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let UpstreamConnection { io, unsent, .. } = self;
+        if let UpstreamStream::Shared(exchange) = io {
+            return exchange.poll_send(cx, &mut unsent.body);
+        }
         while unsent.sent < unsent.head.len() + unsent.body.len() {
             let rest = unsent.rest();
             let written = ready!(match io {
@@ -310,6 +345,7 @@ impl UpstreamConnection {
                 UpstreamStream::Sealed(sealed) => {
                     Pin::new(&mut **sealed).poll_write_vectored(cx, &rest)
                 }
+                UpstreamStream::Shared(_) => return Poll::Ready(Ok(())),
             })?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -330,6 +366,7 @@ impl UpstreamConnection {
             stream: match &mut self.io {
                 UpstreamStream::Plain(tcp) => tcp,
                 UpstreamStream::Sealed(sealed) => &mut **sealed,
+                UpstreamStream::Shared(exchange) => exchange.nothing(),
             },
         }
     }
@@ -340,6 +377,8 @@ impl UpstreamConnection {
             // Closed by the drop; nothing waits for what is left to be written.
             UpstreamStream::Plain(tcp) => drop(AsyncWriteExt::shutdown(tcp).await),
             UpstreamStream::Sealed(sealed) => sealed.close_notify().await,
+            // Reset by the drop, where it has not ended.
+            UpstreamStream::Shared(_) => {}
         }
     }
 }

@@ -18,8 +18,9 @@ use infergate_core::model::{ConsulSpec, DiscoveredEndpoint, DiscoveredEndpoints,
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::client::{HttpClient, OutboundRequest};
+use super::client::HttpClient;
 use super::connect_timings::ConnectTimings;
+use super::outbound::OutboundRequest;
 use super::target::Target;
 use super::url::{check_address, check_url};
 use crate::regular_file::open_regular;
@@ -157,6 +158,7 @@ async fn get(
         body: &Bytes::new(),
         // Between two looks the connection would be closed.
         fresh: true,
+        is_upgrade: false,
     };
     let unanswered = |error: &dyn std::error::Error| DiscoveryError::NoResponse(with_causes(error));
     let mut response = client

@@ -14,10 +14,11 @@ use infergate_core::routing::{EndpointSignal, FailureCause};
 use tokio::time::timeout;
 
 use super::backends::{MetricsPage, Probe, ServerMetrics, backend};
-use super::client::{HttpClient, OutboundRequest};
+use super::client::HttpClient;
 use super::connect_timings::ConnectTimings;
 use super::gate::AdmissionGate;
 use super::model::ModelRuntime;
+use super::outbound::OutboundRequest;
 use super::target::{Target, saturated};
 
 /// Interval between probes of servers that are not healthy: a recovered one serves again within
@@ -149,6 +150,7 @@ pub(super) async fn get(
         headers: b"",
         body: &Bytes::new(),
         fresh: false,
+        is_upgrade: false,
     };
     let mut unmeasured = ConnectTimings::default();
     let sent = client.send(target, request, &mut unmeasured).await;
@@ -242,6 +244,7 @@ pub async fn post(
             body: &request.body,
             // One that went to a kept connection that was just closed would not be sent again.
             fresh: true,
+            is_upgrade: false,
         };
         let mut unmeasured = ConnectTimings::default();
         let sent = client.send(target, outbound, &mut unmeasured).await;

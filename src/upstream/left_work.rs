@@ -1,6 +1,6 @@
 //! Cancels of runs that are left at servers of Cog, until their slots are free. Their permits are held meanwhile.
 //!
-//! The core decides what a reply means. One task of the app works the queue off. Times are those of the gate's clock.
+//! The core decides what a reply means. A task of the app works the queue off. Times are those of the gate's clock.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use infergate_core::api::cog::{CogState, read_health};
 use infergate_core::routing::{CancelReply, LeftWork, LeftWorkStep, SlotReport};
 use tokio::time::{sleep, timeout};
 
-use super::client::{HttpClient, OutboundRequest, SendError};
+use super::client::{HttpClient, SendError};
 use super::connect_timings::ConnectTimings;
 use super::health::{PAGE_MAX_BYTES, get};
 use super::left_runs::{LeftRun, LeftWorkQueue};
+use super::outbound::OutboundRequest;
 use super::target::Target;
 
 /// Runs that are canceled at once, each with a request at a time.
@@ -76,6 +77,7 @@ async fn cancel(client: &HttpClient, target: &Target, path: &str) -> CancelReply
             headers: b"",
             body: &Bytes::new(),
             fresh: false,
+            is_upgrade: false,
         };
         let mut unmeasured = ConnectTimings::default();
         let mut response = match client.send(target, request, &mut unmeasured).await {

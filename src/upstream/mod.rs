@@ -5,7 +5,7 @@
 //! ```text
 //! model (runtime of each model)   gate (admission)   ranking (routing policy)   servers (shared permits)
 //! backends, response (protocols)   client, pool, connection, target, credentials (HTTP towards servers)
-//! tunnel (connections that have left HTTP)
+//! http2, http2_stream (connections that requests share)   tunnel (connections that have left HTTP)
 //! health (checks)                 left_runs, left_work (runs to cancel)   discovery (endpoints found while running)
 //! ```
 
@@ -18,9 +18,12 @@ mod credentials;
 pub mod discovery;
 mod gate;
 mod health;
+mod http2;
+mod http2_stream;
 mod left_runs;
 mod left_work;
 mod model;
+mod outbound;
 mod pool;
 mod process_permits;
 mod ranking;
@@ -34,7 +37,7 @@ mod warning_limit;
 
 pub use backends::{BACKENDS, Backend, UpstreamRequest, backend, path_segment};
 pub use check_request::check_requested;
-pub use client::{HttpClient, InterimObserver, OutboundRequest, SendError, UpstreamResponse};
+pub use client::{HttpClient, InterimObserver, SendError, UpstreamResponse};
 pub use connect_timings::ConnectTimings;
 pub use credentials::API_KEY_HEADER;
 #[cfg(test)]
@@ -47,6 +50,7 @@ pub use health::{PROBE_TICK, ServerPost, post, probe_ready, probe_round, read_js
 pub use left_runs::LeftWorkQueue;
 pub use left_work::{cancel_left_work, cancel_waiting_work};
 pub use model::{ModelRuntime, ModelRuntimes};
+pub use outbound::OutboundRequest;
 pub use process_permits::{PermitReport, PermitSide, ProcessPermits};
 pub use ranking::{
     PromptFingerprint, RANKING_TICK, RankingClass, RankingDemand, RankingRequest, RankingResult,

@@ -2,13 +2,16 @@
 //!
 //! No request is made here. A reload makes a new [`ModelRuntimes`] around the gates that stay.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use infergate_core::ModelId;
-use infergate_core::model::{Catalog, ModelSpec, QueueSpec, WhenUnhealthy, tariff_text};
+use infergate_core::model::{
+    Catalog, EndpointSpec, ModelSpec, QueueSpec, WhenUnhealthy, tariff_text,
+};
 
 use super::backends::{Backend, backend};
 use super::gate::AdmissionGate;
@@ -19,6 +22,8 @@ use super::target::Target;
 use crate::plugin::{BillingSlot, PluginSnapshot, TaskSlot};
 use crate::telemetry::{Clock, Metrics, ModelMetrics};
 
+/// Header with the tariff of a model, for servers that count neurons by it.
+const MODEL_CONFIG_HEADER: &str = "cf-ai-model-config";
 /// Requests of a model that wait in a process which ends.
 const LATE_REQUESTS_MAX: u32 = 1000;
 
@@ -238,8 +243,23 @@ fn closed(spec: &ModelSpec) -> ModelSpec {
 }
 
 fn new_targets(spec: &ModelSpec, connect_timeout: Duration) -> Vec<Arc<Target>> {
-    let make = |e| Target::new(e, spec.id.as_str(), connect_timeout).map(Arc::new);
+    let make = |endpoint| {
+        let endpoint = with_model_config(endpoint, spec);
+        Target::new(&endpoint, spec.id.as_str(), connect_timeout).map(Arc::new)
+    };
     spec.endpoints.iter().filter_map(make).collect()
+}
+
+/// An endpoint with the tariff of its model among its headers, where the server is to know it.
+fn with_model_config<'a>(endpoint: &'a EndpointSpec, spec: &ModelSpec) -> Cow<'a, EndpointSpec> {
+    let tariff = spec.tariff.as_ref().filter(|_| endpoint.send_model_config);
+    let Some(text) = tariff.and_then(|tariff| tariff_text(Some(tariff))) else {
+        return Cow::Borrowed(endpoint);
+    };
+    let mut endpoint = endpoint.clone();
+    let name = Arc::from(MODEL_CONFIG_HEADER);
+    endpoint.headers.insert(name, text.as_str().into());
+    Cow::Owned(endpoint)
 }
 
 /// Targets that did not change stay, with their resolved addresses.
@@ -249,10 +269,11 @@ fn targets(spec: &ModelSpec, gate: &AdmissionGate, connect_timeout: Duration) ->
         .iter()
         .filter_map(|endpoint| {
             let model = spec.id.as_str();
-            let same = |t: &&Arc<Target>| t.matches(endpoint, model, connect_timeout);
+            let endpoint = with_model_config(endpoint, spec);
+            let same = |t: &&Arc<Target>| t.matches(&endpoint, model, connect_timeout);
             match present.iter().map(|(target, _)| target).find(same) {
                 Some(target) => Some(Arc::clone(target)),
-                None => Target::new(endpoint, model, connect_timeout).map(Arc::new),
+                None => Target::new(&endpoint, model, connect_timeout).map(Arc::new),
             }
         })
         .collect()

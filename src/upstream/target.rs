@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use infergate_core::Millis;
-use infergate_core::model::{CaFile, EndpointSpec, HealthCheckSpec};
+use infergate_core::model::{CaFile, EndpointSpec, HealthCheckSpec, UpstreamHttp2};
 use infergate_core::routing::{EndpointLoad, REFUSED_CHECK_INTERVAL};
 use parking_lot::Mutex;
 use pingora_core::protocols::l4::ext::{TcpKeepalive, set_tcp_keepalive};
@@ -89,6 +89,7 @@ pub struct Target {
     /// Identity it has to prove, over TLS.
     identity: Option<Arc<ServerIdentity>>,
     ca_file: Option<CaFile>,
+    http2: UpstreamHttp2,
     /// Keepalive of its idle connections.
     keepalive: TcpKeepalive,
     dials: ArcSwapOption<DialAddresses>,
@@ -123,7 +124,11 @@ impl Target {
         let identity = match default_port {
             HTTPS_PORT => {
                 let ca = spec.ca_file.as_ref().map(|file| &*file.pem);
-                Some(Arc::new(ServerIdentity::new(host, ca).ok()?))
+                let identity = ServerIdentity::new(host, ca).ok()?;
+                Some(Arc::new(match spec.http2 {
+                    UpstreamHttp2::Auto => identity.offering_http2(),
+                    UpstreamHttp2::Off => identity,
+                }))
             }
             _ => None,
         };
@@ -152,6 +157,7 @@ impl Target {
             connect_timeout,
             identity,
             ca_file: spec.ca_file.clone(),
+            http2: spec.http2,
             keepalive: endpoint_keepalive(),
             dials: ArcSwapOption::empty(),
             meter: None,
@@ -252,6 +258,7 @@ impl Target {
             connect_timeout,
             identity: None,
             ca_file: None,
+            http2: UpstreamHttp2::Off,
             keepalive: endpoint_keepalive(),
             dials: ArcSwapOption::empty(),
             meter: None,
@@ -349,6 +356,7 @@ impl Target {
             && self.credentials == EndpointCredentials::from_spec(spec)
             && self.health == spec.health
             && self.ca_file == spec.ca_file
+            && self.http2 == spec.http2
             && u32::from(self.tier) == spec.priority.min(u32::from(u8::MAX))
             && *self.backend_model == *spec.backend_model.as_deref().unwrap_or(model)
     }

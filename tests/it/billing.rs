@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::support::{
-    Node, STREAM_HEAD, ScriptedServer, SimulatedServer, TestClient, accounts, chat, chunk,
+    ANSWER, Node, STREAM_HEAD, ScriptedServer, SimulatedServer, TestClient, accounts, chat, chunk,
     endpoint, eventually, json_answer, model, model_of, one_model,
 };
 use infergate::parts::Clock;
@@ -501,4 +501,26 @@ async fn a_cut_stream_keeps_what_its_task_and_its_head_have_told() {
     let event = &events[0];
     assert_eq!(event["neurons"], 36.0, "{event}");
     assert_eq!(event["metrics"]["image_bytes"], 3, "{event}");
+}
+
+#[tokio::test]
+async fn a_server_is_told_the_tariff_where_the_endpoint_says_so_and_nowhere_else() {
+    for (more, expected) in [("", None), (", send_model_config: true", Some(0.5))] {
+        let server = ScriptedServer::new(&[&json_answer(ANSWER)]).await;
+        let endpoint = endpoint(server.address, 1) + more;
+        let tariff = "    tariff: { cost_per_infer: 0.5, coefficients: { output_tokens: 2.0 } }\n";
+        let node = Node::start(&format!("models:\n{}", model("m", &[endpoint], tariff))).await;
+        // A client's own word on it goes nowhere.
+        let answer = node.posting("cf-ai-model-config: {}\r\n", "").await;
+        assert_eq!(answer.answer().await.status, 200);
+        let request = server.requests().remove(0);
+        let mut lines = request.lines();
+        let line = lines.find_map(|line| line.strip_prefix("cf-ai-model-config: "));
+        let sent = line.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let sent = sent.map(|sent| {
+            assert_eq!(sent["coefficients"]["output_tokens"], 2.0, "{sent}");
+            sent["cost_per_infer"].as_f64().unwrap()
+        });
+        assert_eq!(sent, expected, "{request}");
+    }
 }

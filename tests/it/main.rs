@@ -93,5 +93,6 @@ mod tls;
 mod triton;
 mod trusted_proxies;
 mod upgrade;
+mod upstream_http2;
 mod websocket;
 mod workers_ai;

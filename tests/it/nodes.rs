@@ -5,6 +5,7 @@ mod frozen;
 mod losses;
 mod sites;
 mod trust;
+mod upgrade;
 mod versions;
 
 use crate::support::{Cluster, ClusterMember, Node, SimulatedServer, endpoint, eventually, model};

@@ -270,6 +270,7 @@ async fn post_once(shared: &Shared, post: &Post) -> Result<(), String> {
         headers: HEADERS,
         body: &post.body,
         fresh: false,
+        is_upgrade: false,
     };
     let mut timings = ConnectTimings::default();
     let sent = shared.client.send(&post.target, request, &mut timings);

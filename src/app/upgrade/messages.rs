@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::app::membership_handover::FormerNode;
 use crate::upstream::PermitReport;
 
 /// Longest frame: a hundred thousand servers with their permits.
@@ -64,6 +65,9 @@ pub enum PredecessorMessage {
         owned: BTreeMap<String, u32>,
         /// Neurons of the day that are used.
         quota: QuotaSnapshot,
+        /// Node of a cluster that the predecessor is.
+        #[serde(default)]
+        node: Option<FormerNode>,
     },
     /// Permits and wishes.
     Permits(PermitReport),

@@ -33,8 +33,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct UpgradeOffer {
     listener: UnixListener,
     sockets: Vec<NamedSocket>,
-    /// Reason for which this process cannot be followed by another one.
-    obstacle: Option<&'static str>,
 }
 
 /// Successor that could serve, for the gateway to decide.
@@ -71,23 +69,14 @@ impl WaitingCommand {
 }
 
 impl UpgradeOffer {
-    /// Listens in `state_dir`, in the place of a former process; none where there is no such directory yet. `obstacle`
-    /// tells why an upgrade is refused, if it is.
-    pub fn bind(
-        state_dir: &Path,
-        sockets: Vec<NamedSocket>,
-        obstacle: Option<&'static str>,
-    ) -> Option<UpgradeOffer> {
+    /// Listens in `state_dir`, in the place of a former process; none where there is no such directory yet.
+    pub fn bind(state_dir: &Path, sockets: Vec<NamedSocket>) -> Option<UpgradeOffer> {
         if !state_dir.is_dir() {
             return None;
         }
         let path = state_dir.join(SOCKET);
         match listen(&path) {
-            Ok(listener) => Some(UpgradeOffer {
-                listener,
-                sockets,
-                obstacle,
-            }),
+            Ok(listener) => Some(UpgradeOffer { listener, sockets }),
             Err(error) => {
                 let path = path.display();
                 tracing::warn!(%path, %error, "no successor can be asked for: an upgrade takes a restart");
@@ -146,11 +135,7 @@ async fn serve_command(
         Ok(Ok(request)) if is_owner => request,
         _ => return,
     };
-    let started = match offer.obstacle {
-        Some(obstacle) => Err(obstacle.to_owned()),
-        None => start(offer, &request, reader, &mut answer).await,
-    };
-    match started {
+    match start(offer, &request, reader, &mut answer).await {
         Ok(successor) => {
             let (decided, decision) = oneshot::channel();
             let command = WaitingCommand {

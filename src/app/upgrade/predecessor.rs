@@ -16,6 +16,7 @@ use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 use super::messages::{PredecessorMessage, SuccessorMessage, UpgradeRequest, receive, send};
 use super::sockets::{NamedSocket, send_sockets};
 use super::successor::SUCCESSOR_VARIABLE;
+use crate::app::membership_handover::FormerNode;
 
 /// Longest start of a successor: to load its configuration, and to compile large plugins without a cache.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
@@ -115,8 +116,8 @@ impl SuccessorProcess {
         }
     }
 
-    /// Has it serve. `owned` are the permits that this process may still use, by server; `quota` are the neurons of the day.
-    /// Returns its process and the connection on which permits are exchanged.
+    /// Has it serve. `owned` are the permits that this process may still use, by server; `quota` are the neurons of the day,
+    /// `node` is the node of a cluster that this process is. Returns its process and the connection on which permits are exchanged.
     ///
     /// # Errors
     /// A sentence: it does not serve.
@@ -124,11 +125,12 @@ impl SuccessorProcess {
         mut self,
         owned: BTreeMap<String, u32>,
         quota: QuotaSnapshot,
+        node: Option<FormerNode>,
     ) -> Result<(Child, UnixStream), String> {
         let Some(mut stream) = self.stream.take() else {
             return Err(self.end_text().await);
         };
-        let begin = PredecessorMessage::Begin { owned, quota };
+        let begin = PredecessorMessage::Begin { owned, quota, node };
         let serving = async {
             send(&mut stream, &begin).await?;
             receive(&mut stream).await

@@ -15,8 +15,8 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Most sockets of a process: 64 listeners for clients and three others.
-pub const SOCKETS_MAX: usize = 67;
+/// Most sockets of a process: 64 listeners for clients and four others.
+pub const SOCKETS_MAX: usize = 68;
 /// Longest list of names: paths of Unix sockets have at most 108 bytes.
 const NAMES_BYTES_MAX: u64 = 64 << 10;
 
@@ -31,6 +31,8 @@ pub enum SocketName {
     Peers(SocketAddr),
     /// For containers of models.
     Callbacks(SocketAddr),
+    /// Datagrams of the cluster. Read by one process at a time.
+    Gossip(SocketAddr),
 }
 
 /// Socket with its name.

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::messages::{PredecessorMessage, SuccessorMessage, frame, receive, send};
 use super::sockets::{SocketSet, receive_sockets};
+use crate::app::membership_handover::FormerNode;
 use crate::upstream::ProcessPermits;
 
 /// Environment variable of a process that is started as a successor.
@@ -37,6 +38,7 @@ pub struct Predecessor {
 pub struct Turn {
     owned: BTreeMap<String, u32>,
     quota: QuotaSnapshot,
+    node: Option<FormerNode>,
     sockets: SocketSet,
     stream: UnixStream,
 }
@@ -88,9 +90,10 @@ impl Predecessor {
             io::Result::Ok((receive(&mut stream).await?, stream))
         };
         match waiting.await {
-            Ok((PredecessorMessage::Begin { owned, quota }, stream)) => Ok(Turn {
+            Ok((PredecessorMessage::Begin { owned, quota, node }, stream)) => Ok(Turn {
                 owned,
                 quota,
+                node,
                 sockets: self.sockets,
                 stream,
             }),
@@ -113,6 +116,11 @@ impl Turn {
     /// Neurons of the day as the predecessor has counted them.
     pub fn quota(&self) -> &QuotaSnapshot {
         &self.quota
+    }
+
+    /// Node of a cluster that the predecessor is, where this process is the node of that name too.
+    pub fn node(&self, name: &str) -> Option<&FormerNode> {
+        self.node.as_ref().filter(|node| *node.name == *name)
     }
 
     /// Tells the predecessor that this process cannot serve.

@@ -19,6 +19,7 @@ use super::offer::{OfferedUpgrade, WaitingCommand};
 use super::permits::{ModelsTaken, exchange_permits};
 use super::successor::Turn;
 use crate::app::gpu::{HostEnding, HostPredecessor};
+use crate::app::membership_handover::MembershipHandover;
 use crate::state::Shared;
 use crate::upstream::PermitSide;
 
@@ -139,12 +140,12 @@ impl Upgrades {
     }
 
     /// Has a successor serve. Returns false where it does not: this process serves on. Processes of `models` rest first, and
-    /// are the successor's then.
+    /// are the successor's then, as is the part in a cluster.
     pub async fn begin(
         &mut self,
         offered: OfferedUpgrade,
         shared: &Arc<Shared>,
-        models: Option<&mut HostEnding>,
+        (models, membership): (Option<&mut HostEnding>, Option<&MembershipHandover>),
     ) -> bool {
         let (successor, mut command) = offered.into_parts();
         let models = match models {
@@ -167,8 +168,14 @@ impl Upgrades {
         shared.sink.set_shared(true);
         let snapshot = shared.snapshot.load();
         let owned = snapshot.models.server_limits();
-        match successor.begin(owned, shared.quota.snapshot()).await {
+        let node = membership.map(|membership| membership.node(shared));
+        let serving = successor.begin(owned, shared.quota.snapshot(), node);
+        match serving.await {
             Ok((child, stream)) => {
+                if let Some(membership) = membership {
+                    // The successor joins once it has the first permits.
+                    membership.leave().await;
+                }
                 let pid = child.id();
                 tracing::info!(
                     pid,

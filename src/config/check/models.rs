@@ -175,6 +175,7 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems) {
     let mut seen: HashMap<String, String> = HashMap::new();
     for endpoint in &model.list("endpoints") {
         check_ca_file(endpoint, problems);
+        check_http2(endpoint, problems);
         endpoints::check_sent(endpoint, problems);
         endpoints::check(endpoint, problems);
         let Some(url) = endpoint.key("url") else {
@@ -278,6 +279,21 @@ fn check_ca_file(endpoint: &Cursor<'_>, problems: &mut Problems) {
     if url.is_some_and(|url| url.starts_with("http://")) {
         problems.add(key.problem(
             "only an https endpoint has a certificate to check: remove the key, or correct the url",
+        ));
+    }
+}
+
+fn check_http2(endpoint: &Cursor<'_>, problems: &mut Problems) {
+    let Some(key) = endpoint
+        .key("http2")
+        .filter(|key| key.text() == Some("auto"))
+    else {
+        return;
+    };
+    let url = endpoint.text_of("url");
+    if url.is_some_and(|url| url.starts_with("http://")) {
+        problems.add(key.problem(
+            "HTTP/2 is agreed on in the TLS handshake of an https endpoint: remove the key, or correct the url",
         ));
     }
 }

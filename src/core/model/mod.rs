@@ -45,7 +45,7 @@ pub use process::{
 };
 pub use spec::{
     Algorithm, CaFile, EndpointSpec, ModelInAnswers, ModelSpec, PermitScope, QueueSpec, Task,
-    WhenUnhealthy, is_slot, server_of, slot_url,
+    UpstreamHttp2, WhenUnhealthy, is_slot, server_of, slot_url,
 };
 pub use tariff::{
     ChargeCut, MetricMode, ModelPlugins, TARIFF_TEXT_BYTES_MAX, Tariff, Trust, read_tariff_text,

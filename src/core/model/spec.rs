@@ -194,10 +194,27 @@ pub struct EndpointSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub ca_file: Option<CaFile>,
+    /// HTTP/2 towards an `https` endpoint. `auto`: offered in the handshake, and spoken where the server chooses it.
+    #[serde(default)]
+    pub http2: UpstreamHttp2,
+    /// The model's tariff is sent to the server as `cf-ai-model-config`, for servers that count neurons themselves.
+    #[serde(default)]
+    pub send_model_config: bool,
     /// The server understands `stream_options.continuous_usage_stats`, as vLLM's does: it is asked to
     /// report usage with every event, and a stream that is cut is billed by its own count.
     #[serde(default)]
     pub continuous_usage: bool,
+}
+
+/// HTTP/2 towards an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UpstreamHttp2 {
+    /// HTTP/1.1 is all that is offered.
+    #[default]
+    Off,
+    /// HTTP/2 where the server chooses it, HTTP/1.1 else.
+    Auto,
 }
 
 impl Default for EndpointSpec {
@@ -215,6 +232,8 @@ impl Default for EndpointSpec {
             headers: BTreeMap::new(),
             health: HealthCheckSpec::default(),
             ca_file: None,
+            http2: UpstreamHttp2::default(),
+            send_model_config: false,
             continuous_usage: false,
         }
     }

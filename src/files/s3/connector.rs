@@ -67,6 +67,7 @@ impl S3Connector {
             headers: &headers,
             body: &body,
             fresh: false,
+            is_upgrade: false,
         };
         let mut timings = ConnectTimings::default();
         let client = &self.shared.client;

@@ -1,6 +1,6 @@
 //! Writer of one object: one request for a small one, parts of 8 MiB for others.
 //!
-//! One part is in memory at a time. A writer that is dropped leaves its parts to be removed.
+//! A single part is in memory at a time. A writer that is dropped leaves its parts to be removed.
 
 use std::io;
 use std::mem;

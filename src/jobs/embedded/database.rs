@@ -43,7 +43,7 @@ pub(super) struct Database {
 /// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Writes, and makes the tables where there are none. One connection at a time.
+    /// Writes, and makes the tables where there are none. A single connection at a time.
     Write,
     /// Reads what is committed.
     Read,

@@ -1,7 +1,7 @@
 //! Hand-over of the store to a second process: the successor asks through a Unix socket, the predecessor lets go of it.
 //!
 //! Neither the calls that follow, which `handed_over` sends and `predecessor` serves, nor the upgrade of a process, which
-//! is another's. The socket stands in the folder of the store. One process owns the store at any time, because the lock
+//! is another's. The socket stands in the folder of the store. A single process owns the store at any time, because the lock
 //! moves with it. A connection that breaks is made anew through the socket of the process that then owns the store.
 
 use std::fs;

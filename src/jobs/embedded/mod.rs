@@ -1,6 +1,6 @@
 //! Store of jobs in the process: the table in memory, its rows in a file of `state_dir`.
 //!
-//! Not shared with another process. One thread owns the table and writes; one reads what is committed. Calls that
+//! Not shared with another process. A single thread owns the table and writes; one reads what is committed. Calls that
 //! come while the disk syncs share the next transaction. A transaction that fails undoes what its calls did: the
 //! table is read again from the file.
 

@@ -1,6 +1,6 @@
 //! Calls of a process that has handed its store over, as they travel to its successor through a Unix socket.
 //!
-//! Not every verb: running jobs end, are queued again or canceled, and late submits are stored. One frame a call and one
+//! Not every verb: running jobs end, are queued again or canceled, and late submits are stored. A frame a call and one
 //! an answer, each a length in four bytes and JSON. The two sides are releases of one program, next to each other.
 
 use std::io::{self, Read, Write};

@@ -109,6 +109,7 @@ pub async fn exchange(
         headers: request.headers,
         body: request.body,
         fresh: true,
+        is_upgrade: false,
     };
     let mut marks = ConnectTimings::default();
     let sent = client.send(&target, outbound, &mut marks).await;

@@ -16,6 +16,8 @@ use crate::upstream::check_address;
 
 /// The one key of the node itself.
 pub const NODE_KEY: &str = "node";
+/// The key of the generation of a node whose process has followed another one; absent of others.
+pub const SINCE_KEY: &str = "since";
 /// The key of its configuration.
 pub const CONFIG_KEY: &str = "config";
 /// Before the id of a model.
@@ -117,6 +119,17 @@ pub fn write_passed(requests: u64) -> String {
 pub fn read_passed(text: &str) -> Option<u64> {
     let [requests] = fields(text)?;
     number(requests)
+}
+
+/// `3 generation`.
+pub fn write_since(generation: u64) -> String {
+    format!("{PROTOCOL_VERSION} {generation}")
+}
+
+/// Reads [`write_since`].
+pub fn read_since(text: &str) -> Option<u64> {
+    let [generation] = fields(text)?;
+    number(generation)
 }
 
 /// A name as the configuration admits them.

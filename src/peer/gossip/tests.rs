@@ -39,17 +39,22 @@ impl GossipNode {
     }
 
     async fn with_secret(name: &str, generation: u64, secret: &str) -> GossipNode {
+        let here = NodeId {
+            name: name.into(),
+            generation,
+        };
+        GossipNode::with_identity(here.into(), secret).await
+    }
+
+    async fn with_identity(identity: GossipIdentity, secret: &str) -> GossipNode {
         let clock = Clock::start();
         let bound = bind(HERE.parse().unwrap()).await.unwrap();
         let address = bound.address().unwrap();
         let text = format!(r#"{{"gossip":"{address}","secret":"{secret}"}}"#);
         let cluster: Cluster = serde_json::from_str(&text).unwrap();
-        let here = NodeId {
-            name: name.into(),
-            generation,
-        };
-        let others = ClusterHandle::new(here.clone(), "fra".into(), clock);
-        let gossip = Gossip::start(bound, &cluster, here, clock).await.unwrap();
+        let others = ClusterHandle::new(identity.here.clone(), "fra".into(), clock);
+        let gossip = Gossip::start(bound, &cluster, identity, clock);
+        let gossip = gossip.await.unwrap();
         GossipNode {
             gossip,
             others,
@@ -241,6 +246,39 @@ async fn a_node_that_is_killed_is_lost_and_started_again_it_is_a_new_one() {
     assert_eq!(a.generation_of("b"), Some(2));
     let restarted = |change: &MembershipChange| matches!(change, MembershipChange::Restarted(_));
     assert!(a.changes.iter().any(restarted), "{:?}", a.changes);
+}
+
+#[tokio::test]
+async fn a_process_that_follows_another_one_is_the_same_node() {
+    let (mut a, mut b) = (
+        GossipNode::start("a", 1).await,
+        GossipNode::start("b", 1).await,
+    );
+    let seed = [a.address];
+    until(&mut [&mut a, &mut b], &seed, |nodes| {
+        nodes[0].knows("b") && nodes[1].knows("a")
+    })
+    .await;
+    let (version, former) = (b.version, b.gossip.identity.clone());
+    drop(b);
+    let mut b = GossipNode::with_identity(
+        GossipIdentity {
+            incarnation: 7,
+            former: Some(former.incarnation),
+            ..former
+        },
+        SECRET,
+    )
+    .await;
+    (b.version, b.free) = (version + 1000, 3);
+    until(&mut [&mut a, &mut b], &seed, |nodes| {
+        nodes[0].load_of("b").is_some_and(|load| load.free == 3)
+    })
+    .await;
+    assert_eq!(a.generation_of("b"), Some(1));
+    let appeared = |change: &MembershipChange| matches!(change, MembershipChange::Appeared(_));
+    assert!(a.changes.iter().all(appeared), "{:?}", a.changes);
+    assert!(a.lost.is_empty() && !b.namesake);
 }
 
 #[tokio::test]

@@ -160,6 +160,7 @@ impl ModelRequest {
             body: &self.encoded.body,
             // On a new connection nothing is sent twice.
             fresh: fresh || is_upgrade,
+            is_upgrade,
         }
     }
 

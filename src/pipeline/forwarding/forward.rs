@@ -106,6 +106,7 @@ pub async fn forward(
         headers: &headers,
         body: &received.body,
         fresh: false,
+        is_upgrade: false,
     };
     forward.run(downstream, ctx, outbound, heartbeat).await
 }

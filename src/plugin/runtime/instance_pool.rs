@@ -46,7 +46,7 @@ pub struct InstancePool {
     bytes_max: AtomicUsize,
 }
 
-/// One shelf, on a cache line of its own.
+/// A shelf, on a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct SharedShelf {

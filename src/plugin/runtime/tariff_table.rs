@@ -26,7 +26,7 @@ pub struct TariffTable {
     bytes: usize,
 }
 
-/// One tariff, as the guest knows it.
+/// A tariff, as the guest knows it.
 struct HandedTariff {
     model: Box<str>,
     trust: Trust,

@@ -52,6 +52,7 @@ impl Bench {
             headers: b"",
             body,
             fresh: false,
+            is_upgrade: false,
         };
         let sent = self.client.send(&self.target, outgoing, &mut self.marks);
         futures_util::future::join(sent, serve(&self.listener)).await
@@ -100,9 +101,9 @@ async fn a_name_whose_first_address_refuses_is_reached_by_the_next_one() {
     let refused = refusing.local_addr().unwrap();
     target.set_addresses(&[refused, listener.local_addr().unwrap()]);
     let client = HttpClient::default();
-    assert!(client.open_connection(&target).await.is_ok());
+    assert!(client.open_connection(&target, false).await.is_ok());
     target.set_addresses(&[refused]);
-    let error = client.open_connection(&target).await.err().unwrap();
+    let error = client.open_connection(&target, false).await.err().unwrap();
     assert_eq!(error.cause(), "refused");
 }
 

@@ -11,6 +11,7 @@ mod component;
 pub mod gpu_host;
 mod handled;
 mod http2;
+mod http2_server;
 mod node;
 mod nvml;
 mod old_node;
@@ -30,11 +31,15 @@ pub use collector::{CollectedSpan, Collector, SpanTree, attribute_number, attrib
 pub use component::{flat_price, refusing_settings, slow_to_compile, trapping_price};
 pub use handled::{HandledServer, Reaction};
 pub use http2::{Http2Client, chat_request};
+pub use http2_server::{Http2Server, LARGE_BYTES};
 pub use node::{A_WHILE, Node, PendingPost, accounts, endpoint, model, model_of, one_model};
 pub use nvml::NvmlDouble;
 pub use old_node::OldNode;
 pub use ports::free_address;
-pub use tls::{Authority, Certificate, TlsFront, client_config, handshake, handshake_by, over_tls};
+pub use tls::{
+    Authority, Certificate, TlsFront, client_config, handshake, handshake_by, over_tls,
+    server_config,
+};
 
 /// Limit for reaching any state in these tests. Generous enough for a machine ten times slower than a
 /// busy two-core one, so only a hang exceeds the limit.

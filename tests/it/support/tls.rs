@@ -208,7 +208,7 @@ impl TlsFront {
     pub async fn start(certificate: &Certificate, behind: SocketAddr) -> TlsFront {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(config(certificate)));
+        let acceptor = TlsAcceptor::from(Arc::new(server_config(certificate, &["http/1.1"])));
         let names: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
         let failed: Arc<AtomicUsize> = Arc::default();
         let mut tasks = JoinSet::new();
@@ -251,7 +251,8 @@ impl TlsFront {
     }
 }
 
-fn config(certificate: &Certificate) -> ServerConfig {
+/// Settings of a server that shows `certificate` and takes `protocols` by ALPN.
+pub fn server_config(certificate: &Certificate, protocols: &[&str]) -> ServerConfig {
     let (chain, key) = der(certificate);
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -259,6 +260,7 @@ fn config(certificate: &Certificate) -> ServerConfig {
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .unwrap();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
+    config.alpn_protocols = protocols.collect();
     config
 }

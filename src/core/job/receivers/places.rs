@@ -18,7 +18,7 @@ const FAILURES_MAX: u32 = 5;
 const PROBE_PAUSE_MIN: Millis = Millis::from_secs(1);
 const PROBE_PAUSE_MAX: Millis = Millis::from_secs(60);
 
-/// One account's deliveries to one receiver.
+/// Deliveries of an account to one receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct LaneKey {
     pub receiver: u64,

@@ -84,7 +84,7 @@ fn lru() -> ReplayOptions {
     }
 }
 
-/// One request for each of two models, of which the card holds one.
+/// A request for each of two models, of which the card holds one.
 fn contention() -> Trace {
     let trace = Trace::default().host(1000, 24_000, &[("a", 1), ("b", 1)]);
     let trace = trace.demand(2000, "a", 1, 0).demand(31_000, "b", 1, 0);

@@ -1,4 +1,4 @@
-//! One pass over a JSON text by a plan.
+//! A pass over a JSON text by a plan.
 //!
 //! Checks no grammar: the text is known to be JSON. On other bytes the pass ends with any verdict, but ends. A
 //! number or a text is read only where a shape looks at it; of other texts only the end is searched.

@@ -1,4 +1,4 @@
-//! One shelf of the pool: idle instances of a thread, by owner.
+//! A shelf of the pool: idle instances of a thread, by owner.
 //!
 //! Holds no lock and knows no other shelf; generic, so that its order is tested without guests. The list of an owner
 //! stays for as long as its next instance may come, so that a call in flight costs no allocation.
