@@ -194,7 +194,7 @@ pub struct EndpointSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub ca_file: Option<CaFile>,
-    /// HTTP/2 towards an `https` endpoint. `auto`: offered in the handshake, and spoken where the server chooses it.
+    /// HTTP/2 towards an `https` endpoint.
     #[serde(default)]
     pub http2: UpstreamHttp2,
     /// The model's tariff is sent to the server as `cf-ai-model-config`, for servers that count neurons themselves.
@@ -213,7 +213,7 @@ pub enum UpstreamHttp2 {
     /// HTTP/1.1 is all that is offered.
     #[default]
     Off,
-    /// HTTP/2 where the server chooses it, HTTP/1.1 else.
+    /// HTTP/2 where the server chooses it in the handshake, HTTP/1.1 else.
     Auto,
 }
 
