@@ -6,7 +6,7 @@ take `limits.buffered_bodies_mib`, and each worker thread one copy more that it 
 with `Retry-After`, and its client comes again. The server behind reads every form and answers with the digest of its file.
 Standard library only.
 
-    tests/edge/uploads.py                    4 forms one after the other, 8 at once (10 s)
+    tests/edge/uploads.py                    3 forms one after the other, 7 at once (8 s)
     tests/edge/uploads.py --full             40, and 40 at once, with the budget that is the default
 """
 
@@ -41,11 +41,11 @@ PERMITS = 4
 # A server works so long on a sound.
 WORK_SECS = 0.1
 # One after the other, at once, and MiB for all bodies.
-COUNTS = {False: (4, 8, 128), True: (40, 40, 512)}
+COUNTS = {False: (3, 7, 128), True: (40, 40, 512)}
 # A form.
 ONE_MIB = FILE_BYTES // MIB + 1
 # What is not bodies: connections, heaps of threads, pages of the program that are read for the first time.
-BASE_MIB = 48
+BASE_MIB = 64
 # After the last one: the heap of each worker keeps up to 32.
 KEPT_MIB = 32 * os.cpu_count() + 16
 
