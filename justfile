@@ -76,14 +76,17 @@ accept-gpu:
     cargo bench -p infergate-core --bench swap -- --check
     scripts/gpu-check target/release/infergate
 
-# Listeners for clients: wrong requests and frames, floods, thousands of slow ones, 20 upgrades, a million answers (20 minutes)
+# Listeners for clients: wrong requests and frames, floods, thousands of slow ones, forms of 25 MB, 20 upgrades, a million answers, mosec (25 minutes)
 accept-edge:
     cargo build --release --quiet
     tests/edge/http1.py --binary target/release/infergate
     tests/edge/http2.py --binary target/release/infergate --full
     tests/edge/slow.py --binary target/release/infergate --full
+    tests/edge/uploads.py --binary target/release/infergate --full
     tests/edge/upgrade.py --binary target/release/infergate --full
     tests/edge/nonces.py --binary target/release/infergate --requests 1000000
+    tests/mosec/run target/release/infergate --full
+    tests/edge/tls_cost.py
 
 # Parsers of what strangers send, fed at random for so many seconds each; a finding names the seed that repeats it
 fuzz SECS='600':

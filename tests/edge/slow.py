@@ -21,7 +21,6 @@ import shutil
 import socket
 import socketserver
 import ssl
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,7 +30,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "jobs")]
 
 import frames as f  # noqa: E402
-from kit import Table, ask, free_port, gateway, quantile, simulators, until  # noqa: E402
+from kit import Table, ask, certificate, free_port, gateway, quantile, simulators, until  # noqa: E402
 
 # Within this everything has its end; the gateway's own limits are far below.
 LIMIT_SECS = 60
@@ -305,15 +304,6 @@ def http2_readers(options, table):
 
 
 # --- connections at rest
-
-
-def certificate(folder):
-    """A certificate and its key, by openssl."""
-    paths = [str(folder / name) for name in ("own.pem", "own-key.pem")]
-    arguments = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-                 "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-out", paths[0], "-keyout", paths[1]]
-    subprocess.run(arguments, check=True, capture_output=True)
-    return paths
 
 
 def idle_tls(options, table):

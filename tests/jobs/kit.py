@@ -96,6 +96,15 @@ def accounts(names, **members):
     )
 
 
+def certificate(folder):
+    """A certificate and its key, by openssl."""
+    paths = [str(folder / name) for name in ("own.pem", "own-key.pem")]
+    arguments = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                 "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-out", paths[0], "-keyout", paths[1]]
+    subprocess.run(arguments, check=True, capture_output=True)
+    return paths
+
+
 def quantile(values, share):
     """The value below which `share` of the values lie; 0 of none."""
     ordered = sorted(values)
