@@ -15,6 +15,7 @@ import json
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "jobs")]
 
-from kit import Table, ask, free_port, gateway, simulators, until  # noqa: E402
+from kit import Table, free_port, gateway, simulators, until  # noqa: E402
 from slow import certificate, model  # noqa: E402
 
 PATH = "/v1/chat/completions"
@@ -87,17 +88,18 @@ class Proxy:
 
 @contextlib.contextmanager
 def process(name, arguments, *ports):
-    """A proxy started by these arguments, for as long as the block lasts; the first of its ports has HTTP/1."""
+    """A proxy started by these arguments, for as long as the block lasts."""
     running = subprocess.Popen([str(word) for word in arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
-    def answers():
+    def listens():
         if running.poll() is not None:
             raise SystemExit(f"{name} ended: {running.stderr.read()[-2000:]}")
         with contextlib.suppress(OSError):
-            return ask(ports[0], "GET", "/health")[0] is not None
+            socket.create_connection(("127.0.0.1", ports[0])).close()
+            return True
 
     try:
-        until(f"{name} answers", answers)
+        until(f"{name} listens", listens)
         yield Proxy(name, running.pid, *ports)
     finally:
         running.kill()
