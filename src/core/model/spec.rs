@@ -361,6 +361,10 @@ pub struct ModelSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub first_byte_timeout_secs: Option<u64>,
+    /// Attempts that follow a 429 or 424 of a model server, each after a pause, before the client gets a refusal.
+    /// Each is one of the three attempts of a request, so that at most 2 count.
+    #[serde(default)]
+    pub out_of_capacity_retries: u32,
     /// Seconds after which a WebSocket that carries no byte in either direction is closed, 1 to 86,400.
     #[serde(default = "ModelSpec::default_websocket_idle_secs")]
     #[schemars(range(min = 1, max = 86_400))]
@@ -480,6 +484,7 @@ impl ModelSpec {
             queue: QueueSpec::default(),
             timeout_secs: 0,
             first_byte_timeout_secs: None,
+            out_of_capacity_retries: 0,
             websocket_idle_secs: ModelSpec::default_websocket_idle_secs(),
             max_connection_duration_secs: ModelSpec::default_max_connection_duration_secs(),
             allowed_accounts: Vec::new(),

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 use infergate_core::routing::verdict::{full_server_pause, retry_after};
-use infergate_core::routing::{EndpointSignal, FailureCause, PathOwner, ResponseVerdict};
+use infergate_core::routing::{
+    EndpointSignal, FAILED_DEPENDENCY, FailureCause, PathOwner, ResponseVerdict,
+};
 use infergate_core::{Millis, Refusal};
 use tokio::time::sleep;
 
@@ -276,12 +278,16 @@ impl LocalAttempt {
         self.trace.status = status;
         let headers = &response.head().fields;
         let text = |name: &str| headers.text_of(name);
+        // The operator says by retries that 424 is want of capacity.
+        let has_retries = self.model.spec.out_of_capacity_retries > 0;
+        let means_capacity = has_retries && !self.model.backend.fails_with_424();
         let is_useless =
             text("content-type").is_some_and(is_web_page) || text("content-length") == Some("0");
         let verdict = match self.model.backend.names_runs() {
             true => ResponseVerdict::of_prediction(status, is_useless),
             false => ResponseVerdict::of_head(status, is_useless, path_owner),
         };
+        let verdict = verdict.with_failed_dependency(status, means_capacity);
         if status == 409 && verdict == ResponseVerdict::Busy {
             let has_others = self.model.gate.has_untried(&[self.permit.endpoint]);
             if full_server_pause(self.full_times.into(), has_others).is_some() {
@@ -297,6 +303,7 @@ impl LocalAttempt {
         let now = || shared.clock.wall().unix_timestamp();
         let pause = match status {
             429 | 503 => retry_after(text, now),
+            FAILED_DEPENDENCY if verdict == ResponseVerdict::Busy => retry_after(text, now),
             _ => None,
         };
         let failed = self.record_verdict(verdict, status, pause);
