@@ -16,6 +16,7 @@ use super::chat::ChatSpec;
 use super::credentials::{AuthForm, HealthCheckSpec, Secret};
 use super::discovery::DiscoverySpec;
 use super::jobs::JobSpec;
+use super::loopback::LoopbackSpec;
 use super::parameters::Parameters;
 use super::process::{LoadingState, ProcessSpec, ReplicasSpec, VramSpec};
 use super::tariff::{MetricMode, ModelPlugins, Tariff, Trust};
@@ -197,6 +198,9 @@ pub struct EndpointSpec {
     /// report usage with every event, and a stream that is cut is billed by its own count.
     #[serde(default)]
     pub continuous_usage: bool,
+    /// Reports of the server about work that goes on after its responses; permits are held until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loopback: Option<LoopbackSpec>,
 }
 
 impl Default for EndpointSpec {
@@ -215,6 +219,7 @@ impl Default for EndpointSpec {
             health: HealthCheckSpec::default(),
             ca_file: None,
             continuous_usage: false,
+            loopback: None,
         }
     }
 }

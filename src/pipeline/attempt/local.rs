@@ -81,10 +81,7 @@ impl LocalAttempt {
     ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
         let clock = shared.clock;
         request.encode_for(&self.model, &self.permit.target)?;
-        if let Some(path) = request.name_run(&self.model, ctx) {
-            let path = path.to_owned();
-            self.permit.begin_run(path, &shared.left_work);
-        }
+        self.begin_at_server(shared, request, ctx);
         self.sent_us = clock.recent_micros();
         let sent_at = Millis(self.sent_us / 1000);
         self.trace = AttemptTrace::begin(clock);
@@ -143,6 +140,19 @@ impl LocalAttempt {
         }
     }
 
+    /// Begins what may go on at the server after the request: a run by name, or work whose end is reported.
+    fn begin_at_server(
+        &mut self,
+        shared: &Shared,
+        request: &mut ModelRequest,
+        ctx: &RequestContext,
+    ) {
+        match request.name_run(&self.model, ctx) {
+            Some(path) => self.permit.begin_run(path.to_owned(), &shared.left_work),
+            None => self.permit.begin_work(ctx.request_id()),
+        }
+    }
+
     /// Checks the 101 of a server: what does not fit the handshake is no answer.
     fn accept_upgrade(
         &mut self,
@@ -170,6 +180,7 @@ impl LocalAttempt {
                 "a model server opens no WebSocket"
             );
         }
+        self.permit.end_work();
         self.record_failure(now_us, BAD_HANDSHAKE, AttemptResult::Rejected);
         Err(AttemptError::Lost)
     }
@@ -231,6 +242,7 @@ impl LocalAttempt {
     ) -> AttemptError {
         if !matches!(error, SendError::Lost(_)) {
             self.permit.end_run();
+            self.permit.end_work();
         }
         let target = &self.permit.target;
         let now_us = shared.clock.recent_micros();
@@ -300,6 +312,7 @@ impl LocalAttempt {
             self.is_accepted = true;
             return Ok(response);
         }
+        self.permit.end_work();
         let now = || shared.clock.wall().unix_timestamp();
         let pause = match status {
             429 | 503 => retry_after(text, now),
