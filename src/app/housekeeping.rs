@@ -1,5 +1,5 @@
-//! Periodic work of a node by one timer: health checks, samples of permits, sweeps of kept connections and
-//! the return of memory.
+//! Periodic work of a node by one timer: health checks, samples of permits, sweeps of kept connections, leases of open
+//! work and the return of memory.
 //!
 //! A round is due every [`PROBE_TICK`]. While no request is in flight and all servers are well, two rounds come
 //! at once: an idle node wakes half as often. What is checked is decided elsewhere.
@@ -14,7 +14,7 @@ use crate::app::insight::NodeInsight;
 use crate::app::trim::MemoryTrimmer;
 use crate::state::Shared;
 use crate::telemetry::permit_window::SAMPLE_INTERVAL;
-use crate::upstream::{PROBE_TICK, check_requested, probe_round};
+use crate::upstream::{PROBE_TICK, WorkReports, check_requested, probe_round};
 
 /// A sample of permits is due in each round.
 const _: () = assert!(SAMPLE_INTERVAL.as_millis() == PROBE_TICK.as_millis());
@@ -27,6 +27,7 @@ pub async fn keep_house(shared: Arc<Shared>, insight: Arc<NodeInsight>) {
     let mut rounds = Rounds::default();
     // At most one round of probes.
     let mut probing = FuturesUnordered::new();
+    let mut reports = WorkReports::new(&shared.client, shared.clock);
     let mut last = Instant::now();
     let mut due = last;
     loop {
@@ -36,11 +37,13 @@ pub async fn keep_house(shared: Arc<Shared>, insight: Arc<NodeInsight>) {
                 let is_quiet = insight.sample(passed) && shared.drain.in_flight() == 0;
                 shared.client.sweep();
                 shared.peer_client.sweep();
+                reports.look(shared.snapshot.load().models.iter());
                 trimmer.look().await;
                 rounds.is_idle = is_quiet && all_well(&shared);
                 last = Instant::now();
             }
             () = check_requested(), if probing.is_empty() => rounds.request_check(),
+            () = reports.run() => {}
             Some(()) = probing.next() => rounds.is_idle &= all_well(&shared),
         }
         due = last + PROBE_TICK * rounds.at_once();

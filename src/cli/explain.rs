@@ -442,9 +442,10 @@ fn retry_lines(retry: &Value) -> Vec<String> {
     if !retry.is_object() {
         return Vec::new();
     }
-    let verdict = match retry["allowed"] == true {
-        true => "another attempt",
-        false => "no other attempt",
+    let verdict = match (retry["allowed"] == true, retry["pause_ms"].as_u64()) {
+        (true, Some(pause)) => format!("another attempt after {pause} ms"),
+        (true, None) => "another attempt".to_owned(),
+        (false, _) => "no other attempt".to_owned(),
     };
     vec![format!(
         "{verdict}: {}; {} of its attempts and {} retries of the model left",

@@ -189,6 +189,15 @@ fn find_peer_or_refuse(
     }
 }
 
+/// Returns whether another node has a permit for the request now.
+pub fn has_peer_with_permit(
+    shared: &Shared,
+    ctx: &mut RequestContext,
+    model: &ModelRuntime,
+) -> bool {
+    select_peer(shared, ctx, model, Need::Permit, Millis::ZERO).is_some()
+}
+
 /// The node that has what is wanted now.
 fn select_peer(
     shared: &Shared,

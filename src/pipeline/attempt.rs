@@ -2,8 +2,10 @@
 //! when that is allowed.
 //!
 //! The number of attempts is the core's decision (retry budget). No attempt follows the first byte of a
-//! response, or a server that may have started to work.
+//! response, or a server that may have started to work. Retries at servers without capacity wait before they ask for a
+//! permit again.
 
+mod capacity_pause;
 mod chat_form;
 mod error;
 mod local;
@@ -17,13 +19,14 @@ use std::time::Duration;
 use futures_util::future::Either;
 use infergate_core::admission::{EndpointId, PermitRequest};
 use infergate_core::api::Call;
-use infergate_core::routing::{FallbackState, RetryTarget};
+use infergate_core::routing::{CapacityRetries, FallbackState, RetryTarget};
 use infergate_core::{Millis, Refusal};
 
 use crate::pipeline::admission::heartbeat::Heartbeat;
 use crate::pipeline::admission::interim;
 use crate::pipeline::admission::recheck::recheck;
-use crate::pipeline::admission::{admit, refund_tokens};
+use crate::pipeline::admission::{admit, has_peer_with_permit, refund_tokens};
+use crate::pipeline::attempt::capacity_pause::wait_for_capacity;
 use crate::pipeline::attempt::error::AttemptError;
 use crate::pipeline::attempt::local::LocalAttempt;
 use crate::pipeline::attempt::request::ModelRequest;
@@ -80,6 +83,17 @@ pub struct Attempts<'a> {
     task: Option<TaskSession>,
     /// The present attempt is a retry at a proven endpoint.
     at_proven: bool,
+    /// Status of the latest answer of a server; 0 without one.
+    status: u16,
+    capacity_retries: CapacityRetries,
+}
+
+/// Next attempt, as decided.
+enum NextAttempt {
+    /// At once, and not at these endpoints while a proven one has room.
+    AtOnce(Vec<EndpointId>),
+    /// After a pause, at any endpoint.
+    AfterPause(Millis),
 }
 
 impl<'a> Attempts<'a> {
@@ -98,6 +112,8 @@ impl<'a> Attempts<'a> {
             request,
             task,
             at_proven: false,
+            status: 0,
+            capacity_retries: CapacityRetries::default(),
         }
     }
 
@@ -181,10 +197,36 @@ impl<'a> Attempts<'a> {
                 }
             };
             // Once more, at another server where there is one.
-            let unproven = self.decide_retry(ctx, failed, wanted, fallback.state())?;
-            wanted.avoid.extend(unproven);
-            wanted.is_retry = true;
+            let next = self.decide_retry(ctx, failed, wanted, fallback.state())?;
+            self.prepare(downstream, ctx, wanted, next, &mut beat)
+                .await?;
         }
+    }
+
+    /// Prepares the request for the next attempt, and waits until it is due: a wait for a permit, to its event.
+    async fn prepare(
+        &mut self,
+        downstream: &mut impl Downstream,
+        ctx: &mut RequestContext,
+        wanted: &mut PermitRequest,
+        next: NextAttempt,
+        beat: &mut Heartbeat,
+    ) -> Result<(), ModelError> {
+        match next {
+            NextAttempt::AtOnce(unproven) => wanted.avoid.extend(unproven),
+            NextAttempt::AfterPause(pause) => {
+                let (shared, model) = (self.shared, self.model);
+                ctx.trace.times.begin_pause(shared.clock.recent_micros());
+                // Boxed: few requests wait for servers without capacity.
+                let waiting = wait_for_capacity(shared, downstream, ctx, model, pause, beat);
+                let waited = Box::pin(waiting).await;
+                ctx.trace.times.end_wait(shared.clock.recent_micros());
+                waited?;
+                wanted.avoid.clear();
+            }
+        }
+        wanted.is_retry = true;
+        Ok(())
     }
 
     /// Counts a request for a model whose processes the gateway starts, where it names its client.
@@ -242,6 +284,7 @@ impl<'a> Attempts<'a> {
             Box::pin(attempt.wait_for_slot(self.shared, downstream, ctx)).await?;
         };
         ctx.trace.update_attempt(attempt.trace());
+        self.status = attempt.trace().status;
         match sent? {
             Ok(response) => Ok(Ok(LocalResponse {
                 attempt,
@@ -279,23 +322,56 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Decides on another attempt and returns further endpoints to avoid, or the request's result.
+    /// Returns the pause before another attempt at servers without capacity; none where the client gets a refusal.
+    fn plan_pause(
+        &mut self,
+        ctx: &RequestContext,
+        failed: AttemptError,
+        wanted: &PermitRequest,
+        fallback: FallbackState,
+    ) -> Option<Millis> {
+        let tries = ctx.attempts_used();
+        let may_wait = matches!(failed, AttemptError::Busy)
+            && self.waits_for_capacity(ctx, wanted)
+            && ctx.has_errors_left()
+            && !self.is_sent_for_good(failed)
+            && !fallback.may_fall_back(failed.fallback_reason(), tries);
+        if !may_wait {
+            return None;
+        }
+        let (spec, gate) = (&self.model.spec, &self.model.gate);
+        let (retries, answer) = (&mut self.capacity_retries, (self.status, tries));
+        gate.plan_capacity_retry(retries, spec.out_of_capacity_retries, answer, ctx.deadline)
+    }
+
+    /// Returns whether the request may be sent again to servers without capacity.
+    fn waits_for_capacity(&self, ctx: &RequestContext, wanted: &PermitRequest) -> bool {
+        let has_retries = self.model.spec.out_of_capacity_retries > 0;
+        has_retries && ctx.can.retries_capacity && !wanted.no_wait
+    }
+
+    /// Decides on another attempt, or returns the request's result.
     fn decide_retry(
         &mut self,
         ctx: &mut RequestContext,
         failed: AttemptError,
         wanted: &PermitRequest,
         fallback: FallbackState,
-    ) -> Result<Vec<EndpointId>, ModelError> {
+    ) -> Result<NextAttempt, ModelError> {
         let gate = &self.model.gate;
         let tries = ctx.attempts_used();
         if std::mem::take(&mut self.at_proven) {
             gate.record_proven_retry_failure();
         }
-        // What another node has failed may be served here.
         let has_fresh = match failed {
+            // What another node has failed may be served here.
             AttemptError::Peer(_) => true,
-            _ => gate.has_untried(&wanted.avoid) || (ctx.can.may_queue && ctx.may_forward()),
+            _ if gate.has_untried(&wanted.avoid) => true,
+            // Its servers are not asked again at once.
+            AttemptError::Busy if self.waits_for_capacity(ctx, wanted) => {
+                has_peer_with_permit(self.shared, ctx, self.model)
+            }
+            _ => ctx.can.may_queue && ctx.may_forward(),
         };
         let retry = failed.retry_class();
         let has_try = ctx.has_errors_left()
@@ -308,10 +384,15 @@ impl<'a> Attempts<'a> {
             .map(|failure| gate.plan_retry(tries, failure, &wanted.avoid, after_node));
         let again = decided.as_ref().is_some_and(|decided| decided.allowed);
         let proven = |decided: &RetryPlan| decided.target == RetryTarget::Proven;
+        let pause = match again {
+            true => None,
+            false => self.plan_pause(ctx, failed, wanted, fallback),
+        };
         ctx.trace.record_retry_decision(RetryDecision {
             failure: retry,
-            allowed: again,
+            allowed: again || pause.is_some(),
             proven: decided.as_ref().is_some_and(proven),
+            pause,
             kept_for_next: !has_try,
             tries,
             model_left: gate.retries_left(),
@@ -319,9 +400,12 @@ impl<'a> Attempts<'a> {
         match decided.filter(|decided| decided.allowed) {
             Some(decided) => {
                 self.at_proven = proven(&decided);
-                Ok(decided.avoid)
+                Ok(NextAttempt::AtOnce(decided.avoid))
             }
-            None => Err(self.unserved(failed)),
+            None => match pause {
+                Some(pause) => Ok(NextAttempt::AfterPause(pause)),
+                None => Err(self.unserved(failed)),
+            },
         }
     }
 }

@@ -67,6 +67,8 @@ pub struct Capabilities {
     pub may_fall_back: bool,
     /// May wait for endpoints that come back, and for a queue at another node.
     pub may_queue: bool,
+    /// Waits for servers without capacity, as far as the model allows it.
+    pub retries_capacity: bool,
     /// The bounds of the model's queue hold for it.
     pub queue_bound: bool,
     /// A streaming receiver gets comments while it waits.
@@ -86,6 +88,7 @@ const CLIENT: Capabilities = Capabilities {
     sets_deadline: true,
     may_fall_back: true,
     may_queue: true,
+    retries_capacity: true,
     queue_bound: true,
     heartbeats: true,
     reports_status: false,
@@ -101,6 +104,7 @@ const PEER: Capabilities = Capabilities {
     sets_deadline: false,
     may_fall_back: false,
     may_queue: false,
+    retries_capacity: false,
     queue_bound: true,
     heartbeats: false,
     reports_status: true,
@@ -109,7 +113,7 @@ const PEER: Capabilities = Capabilities {
 };
 
 /// The store has counted and queued the job, which holds a permit before it starts; its neurons are reserved and its
-/// tokens charged here.
+/// tokens charged here. Without capacity it goes back to the store, which knows when it runs again.
 const JOB: Capabilities = Capabilities {
     charges_rate: false,
     charges_tokens: true,
@@ -117,6 +121,7 @@ const JOB: Capabilities = Capabilities {
     sets_deadline: false,
     may_fall_back: true,
     may_queue: true,
+    retries_capacity: false,
     queue_bound: false,
     heartbeats: false,
     reports_status: false,

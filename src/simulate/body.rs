@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::stream::BoxStream;
 use http::header::HeaderValue;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep_until};
@@ -27,6 +28,8 @@ pub(super) enum SimulatorBody {
     Whole(Bytes),
     Events(Box<PacedEvents>),
     Torn(TruncatedBody),
+    /// Reports, for as long as the connection is open.
+    Reports(BoxStream<'static, Bytes>),
 }
 
 /// A whole response.
@@ -185,6 +188,10 @@ impl Body for SimulatorBody {
             }
             SimulatorBody::Events(events) => events.poll_event(cx),
             SimulatorBody::Torn(torn) => torn.poll_half(cx),
+            SimulatorBody::Reports(reports) => {
+                let next = reports.as_mut().poll_next(cx);
+                next.map(|report| Some(Ok(Frame::data(report?))))
+            }
         }
     }
 
@@ -192,14 +199,14 @@ impl Body for SimulatorBody {
         match self {
             SimulatorBody::Whole(bytes) => bytes.is_empty(),
             SimulatorBody::Events(events) => events.slot.is_none(),
-            SimulatorBody::Torn(_) => false,
+            SimulatorBody::Torn(_) | SimulatorBody::Reports(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             SimulatorBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            SimulatorBody::Events(_) => SizeHint::default(),
+            SimulatorBody::Events(_) | SimulatorBody::Reports(_) => SizeHint::default(),
             SimulatorBody::Torn(torn) => SizeHint::with_exact(torn.announced),
         }
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::config::OverLimit;
+use super::loopback::EndReport;
 use super::stats::Stats;
 
 /// Requests that may wait for a slot. Real servers have no bound here; this one keeps a runaway
@@ -66,7 +67,8 @@ impl ConcurrencyLimit {
         WorkSlot {
             stats: Arc::clone(&self.stats),
             end: WorkOutcome::Cancelled,
-            _permit: permit,
+            report: None,
+            permit: Some(permit),
         }
     }
 }
@@ -111,14 +113,25 @@ enum WorkOutcome {
 pub(super) struct WorkSlot {
     stats: Arc<Stats>,
     end: WorkOutcome,
-    /// Dropped after `Drop::drop` has lowered the count, so `current` never passes the limit.
-    _permit: OwnedSemaphorePermit,
+    /// Report of the end of the work, where it may come after the response.
+    report: Option<EndReport>,
+    /// Dropped after the count was lowered, so `current` never passes the limit.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl WorkSlot {
-    /// The last byte is ready: the slot is free before the client can see it.
+    /// The end of the work will be reported.
+    pub(super) fn with_report(mut self, report: EndReport) -> WorkSlot {
+        self.report = Some(report);
+        self
+    }
+
+    /// The last byte is ready: the slot is free before the client can see it, unless its work goes on.
     pub(super) fn finish(mut self, output_tokens: u64) {
         self.end = WorkOutcome::Served { output_tokens };
+        if let Some(report) = self.report.take() {
+            report.finish_later(self);
+        }
     }
 
     /// The work ends in a fault of our own making.
@@ -140,6 +153,10 @@ impl Drop for WorkSlot {
             }
             // Counted when the fault was drawn.
             WorkOutcome::Faulted => {}
+        }
+        drop(self.permit.take());
+        if let Some(report) = self.report.take() {
+            report.fail();
         }
     }
 }

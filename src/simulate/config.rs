@@ -26,6 +26,9 @@ and of the cog dialect, whose input has the field: model-fails | worker-crash | 
   curl -X PUT http://127.0.0.1:9001/sim/fault -d '{\"fault\":\"refuse\",\"count\":20}'
   curl -X DELETE http://127.0.0.1:9001/sim/fault
 
+Reports of ended work on GET /loopback, one at will:
+  curl -X PUT http://127.0.0.1:9001/sim/report -d '{\"event\":\"GpuFree\",\"request_id\":\"ID\"}'
+
 Counts: curl http://127.0.0.1:9001/sim/stats (DELETE begins anew)
 
 A message with `echo:` in it is answered with the rest of it. Every answer carries the header
@@ -103,6 +106,11 @@ pub struct Config {
     /// body; also counts such loads. Without it all weights are loaded
     #[arg(long, value_name = "MS")]
     pub swap_ms: Option<u64>,
+
+    /// Time after a response for which its request keeps its slot; then its end is reported on GET /loopback, to the
+    /// id in the request's `x-request-id`. Without it work ends with its response
+    #[arg(long, value_name = "MS")]
+    pub finish_ms: Option<u64>,
 
     /// Cancels of each run that the cog dialect loses, as Cog does now and then
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
@@ -299,6 +307,7 @@ impl Default for Config {
             embedding_dims: DEFAULT_EMBEDDING_DIMS,
             loading_secs: 0,
             swap_ms: None,
+            finish_ms: None,
             lost_cancels: 0,
             task: None,
             stream_usage: StreamUsage::Last,

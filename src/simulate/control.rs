@@ -1,10 +1,11 @@
-//! The simulator's own routes, `/sim/stats` and `/sim/fault`: how a test watches and steers it. No
+//! The simulator's own routes, `/sim/stats`, `/sim/fault` and `/sim/report`: how a test watches and steers it. No
 //! route of a real server is here, and no dialect is spoken.
 
 use http::Method;
 use serde_json::{Value, json};
 
 use super::fault::{FaultText, Faults};
+use super::loopback::{Loopback, ReportText};
 use super::stats::Stats;
 
 /// Paths that belong to the simulator itself, in every dialect and under every fault.
@@ -14,6 +15,7 @@ pub(super) const PREFIX: &str = "/sim/";
 pub(super) fn answer(
     stats: &Stats,
     faults: &Faults,
+    loopback: &Loopback,
     method: &Method,
     path: &str,
     body: &[u8],
@@ -41,9 +43,16 @@ pub(super) fn answer(
                 Err(problem) => (400, json!({ "error": problem })),
             }
         }
+        ("PUT", "/sim/report") => match serde_json::from_slice::<ReportText>(body) {
+            Ok(report) => {
+                loopback.send_text(&report);
+                (200, json!({}))
+            }
+            Err(error) => (400, json!({ "error": error.to_string() })),
+        },
         _ => (
             404,
-            json!({ "error": "use GET or DELETE /sim/stats; GET, PUT or DELETE /sim/fault" }),
+            json!({ "error": "use GET or DELETE /sim/stats; GET, PUT or DELETE /sim/fault; PUT /sim/report" }),
         ),
     }
 }

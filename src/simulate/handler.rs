@@ -32,13 +32,14 @@ use super::pace::TokenPace;
 use super::request::{self, EmbeddingRequest, SimulatorRequest, TextRequest};
 use super::state::SimulatorState;
 use super::text::{SimulatedText, TextLength, hash};
-use super::{cog, llama_server, passed, sleep as asleep, task, tei, tensor, tgi, triton};
+use super::{cog, llama_server, loopback, passed, sleep as asleep, task, tei, tensor, tgi, triton};
 
 /// Largest request body: twice what the gateway takes by default, so that its limit shows first.
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 /// Billing headers a gateway reads.
 const METRICS_MAX: usize = 16;
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 
 /// Serves a request, from its head to its response.
 pub(super) async fn answer(
@@ -50,13 +51,12 @@ pub(super) async fn answer(
     let path = parts.uri.path();
     let dialect = shared.config.dialect;
     if path.starts_with(control::PREFIX) {
-        let body = match read(body).await? {
-            Ok(body) => body,
-            Err(TooLarge) => Bytes::new(),
-        };
-        let (status, json) =
-            control::answer(&shared.stats, &shared.faults, &parts.method, path, &body);
-        return Ok(respond(status, json.to_string()));
+        let body = read(body).await?;
+        return Ok(control_answer(&shared, &parts, body.unwrap_or_default()));
+    }
+    if path == loopback::PATH && parts.method == http::Method::GET {
+        let reports = SimulatorBody::Reports(shared.loopback.stream());
+        return Ok(finish(200, EVENT_STREAM, reports));
     }
     if let Some((status, json)) = asleep::answer(&shared, &parts.method, path).await {
         return Ok(respond(status, json.to_string()));
@@ -110,6 +110,14 @@ pub(super) async fn answer(
             Ok(respond(200, slots.to_string()))
         }
     }
+}
+
+/// Serves a request to the simulator's own routes.
+fn control_answer(shared: &SimulatorState, parts: &Parts, body: Bytes) -> Response<SimulatorBody> {
+    let (stats, faults, loopback) = (&shared.stats, &shared.faults, &shared.loopback);
+    let path = parts.uri.path();
+    let (status, json) = control::answer(stats, faults, loopback, &parts.method, path, &body);
+    respond(status, json.to_string())
 }
 
 /// Serves a request to Cog.
@@ -252,6 +260,7 @@ impl SimulatorState {
             let (status, body) = dialect::overloaded(dialect);
             return Ok(respond(status, body));
         };
+        let slot = self.loopback.attach(slot, parts, "InferenceSuccess");
         self.work_started.notify_one();
         if fault == Some(Fault::Stall) {
             // Ends when the client leaves, which drops this future and the slot with it.
@@ -542,11 +551,7 @@ pub(super) fn respond(status: u16, json: impl Into<Bytes>) -> Response<Simulator
 }
 
 fn respond_events(events: PacedEvents) -> Response<SimulatorBody> {
-    let mut response = finish(
-        200,
-        HeaderValue::from_static("text/event-stream; charset=utf-8"),
-        SimulatorBody::Events(Box::new(events)),
-    );
+    let mut response = finish(200, EVENT_STREAM, SimulatorBody::Events(Box::new(events)));
     response
         .headers_mut()
         .insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));

@@ -22,6 +22,7 @@ mod fault;
 mod handler;
 mod identity;
 mod llama_server;
+mod loopback;
 mod media;
 mod openai;
 mod pace;

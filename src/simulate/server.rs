@@ -29,6 +29,7 @@ use super::control;
 use super::fault::ServerFault;
 use super::fault::{FaultPoint, Faults};
 use super::handler;
+use super::loopback::Loopback;
 use super::state::SimulatorState;
 use super::stats::{Stats, StatsSnapshot};
 use super::{vram, websocket};
@@ -74,6 +75,7 @@ impl Simulator {
             vram_settled: watch::Sender::new(0),
             work_started: Notify::new(),
             weights: Default::default(),
+            loopback: Loopback::new(config.finish_ms),
             runs: CogRuns::default(),
             config,
         };
@@ -111,12 +113,14 @@ impl Simulator {
         let mut shutdown = pin!(shutdown);
         // Keeps the memory of the server until it is dropped.
         let mut vram = pin!(vram::hold(&self.shared));
+        let mut later = pin!(self.shared.loopback.run());
         // Dropping the set ends its tasks, so none outlives this call.
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
                 error = &mut vram => return Err(error),
+                () = &mut later => {}
                 Some(_ended) = connections.join_next() => {}
                 accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
                     match accepted {

@@ -13,6 +13,7 @@ use super::cog_runs::CogRuns;
 use super::concurrency::ConcurrencyLimit;
 use super::config::Config;
 use super::fault::Faults;
+use super::loopback::Loopback;
 use super::stats::Stats;
 
 /// State that all connections of one simulator share.
@@ -34,6 +35,8 @@ pub(super) struct SimulatorState {
     pub(super) work_started: Notify,
     /// Weights of the latest request. Held for a comparison.
     pub(super) weights: Mutex<Option<String>>,
+    /// Reports of work that goes on after its responses.
+    pub(super) loopback: Arc<Loopback>,
     /// Runs of the cog dialect.
     pub(super) runs: CogRuns,
 }

@@ -87,6 +87,7 @@ impl SimulatorState {
             let (status, body) = dialect::overloaded(dialect);
             return Ok(respond(status, body));
         };
+        let slot = self.loopback.attach(slot, parts, "WebsocketFinished");
         self.work_started.notify_one();
         if fault == Some(Fault::Stall) {
             std::future::pending::<()>().await;

@@ -187,6 +187,8 @@ pub struct RetryDecision {
     pub allowed: bool,
     /// Another endpoint has room, and its latest try went well.
     pub proven: bool,
+    /// Pause before an attempt at servers that had no capacity.
+    pub pause: Option<Millis>,
     /// The next fallback has what is left.
     pub kept_for_next: bool,
     /// Servers tried so far.
@@ -582,6 +584,7 @@ impl RetryDecision {
         match self.failure {
             None => "the server may have begun to work",
             Some(_) if self.attempts_left() == 0 => "the request has used its attempts",
+            Some(_) if self.pause.is_some() => "the servers may have capacity after a pause",
             Some(_) if self.kept_for_next => "the next fallback gets the request instead",
             Some(_) if self.allowed && self.proven => {
                 "another server has a free permit and its latest attempt succeeded"

@@ -260,6 +260,7 @@ pub(super) fn retry_json(decision: RetryDecision) -> Value {
         "allowed": decision.allowed,
         "why": decision.reason(),
         "counted": decision.is_counted(),
+        "pause_ms": decision.pause.map(|pause| pause.0),
         "attempts_left": decision.attempts_left(),
         "model_retries_left": decision.model_left,
     })

@@ -191,6 +191,7 @@ fn of_many_requests_that_nothing_happens_to_some_are_kept_and_of_the_others_all(
         if again {
             draft.record_retry_decision(RetryDecision {
                 kept_for_next: false,
+                pause: None,
                 proven: false,
                 failure: None,
                 allowed: false,
@@ -396,6 +397,7 @@ fn a_try_tells_its_moments_and_why_there_is_another_one_or_none() {
     draft.update_attempt(&trace);
     draft.record_retry_decision(RetryDecision {
         kept_for_next: false,
+        pause: None,
         proven: false,
         failure: Some(AttemptFailure::Failed),
         allowed: true,
@@ -422,6 +424,7 @@ fn a_try_tells_its_moments_and_why_there_is_another_one_or_none() {
                 "allowed": true,
                 "why": "the server has not begun to work",
                 "counted": true,
+                "pause_ms": null,
                 "attempts_left": 2,
                 "model_retries_left": 4,
             },
@@ -434,6 +437,7 @@ fn only_retries_that_load_another_server_count_for_the_whole_model() {
     let again = |failure, allowed, tries| {
         let decision = RetryDecision {
             kept_for_next: false,
+            pause: None,
             proven: false,
             failure,
             allowed,

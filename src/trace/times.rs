@@ -21,7 +21,7 @@ pub struct RequestTimes {
     has_queued_here: bool,
     /// Waits for the model to be loaded, together; none where it was ready.
     load_wait_us: Option<u32>,
-    /// The first permit of the model was granted.
+    /// The first permit of the model was granted, or the first one after a pause without one.
     granted_us: Option<u64>,
     /// The first byte of the response's body went out.
     first_byte_us: Option<u64>,
@@ -47,7 +47,14 @@ impl RequestTimes {
         self.has_queued_here = true;
     }
 
-    pub(super) fn end_wait(&mut self, at_us: u64) {
+    /// Begins a wait for servers to have capacity, without the permit that there was.
+    pub fn begin_pause(&mut self, at_us: u64) {
+        self.begin_wait(at_us);
+        self.forget_grant();
+    }
+
+    /// Ends the wait that goes on.
+    pub fn end_wait(&mut self, at_us: u64) {
         if let Some(begin_us) = self.wait_begin_us.take() {
             self.queued_here_us += at_us.saturating_sub(begin_us);
         }

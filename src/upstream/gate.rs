@@ -477,6 +477,8 @@ pub struct Permit {
     pub load_wait_us: Option<u32>,
     /// Moment of the release, milliseconds, where that was read already.
     released_ms: Option<NonZeroU64>,
+    /// Request whose work may go on there after its response.
+    work: Option<Arc<str>>,
 }
 
 impl Permit {
@@ -497,6 +499,7 @@ impl Permit {
             waited_us: 0,
             load_wait_us: None,
             released_ms: None,
+            work: None,
         }
     }
 
@@ -543,7 +546,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if self.leave_run() {
+        if self.leave_run() || self.leave_work() {
             return;
         }
         let now = match self.released_ms {

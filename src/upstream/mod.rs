@@ -7,6 +7,7 @@
 //! backends, response (protocols)   client, pool, connection, target, credentials (HTTP towards servers)
 //! http2, http2_stream (connections that requests share)   tunnel (connections that have left HTTP)
 //! health (checks)                 left_runs, left_work (runs to cancel)   discovery (endpoints found while running)
+//! open_work, work_reports (work that goes on after its response)
 //! ```
 
 mod backends;
@@ -23,6 +24,7 @@ mod http2_stream;
 mod left_runs;
 mod left_work;
 mod model;
+mod open_work;
 mod outbound;
 mod pool;
 mod process_permits;
@@ -34,6 +36,7 @@ mod target;
 mod tunnel;
 mod url;
 mod warning_limit;
+mod work_reports;
 
 pub use backends::{BACKENDS, Backend, UpstreamRequest, backend, path_segment};
 pub use check_request::check_requested;
@@ -60,3 +63,4 @@ pub use response::{PushOutput, ReportedMetrics, ResponseError, ResponseTransform
 pub use target::{Target, saturated, set_node_keepalive};
 pub use tunnel::{Duplex, Tunnel};
 pub use url::{check_address, check_host_and_port, check_url};
+pub use work_reports::WorkReports;

@@ -273,7 +273,15 @@ fn targets(spec: &ModelSpec, gate: &AdmissionGate, connect_timeout: Duration) ->
             let same = |t: &&Arc<Target>| t.matches(&endpoint, model, connect_timeout);
             match present.iter().map(|(target, _)| target).find(same) {
                 Some(target) => Some(Arc::clone(target)),
-                None => Target::new(&endpoint, model, connect_timeout).map(Arc::new),
+                None => {
+                    let target = Target::new(&endpoint, model, connect_timeout)?;
+                    let mut former = present.iter().map(|(target, _)| target);
+                    let former = former.find(|former| former.url == endpoint.url);
+                    Some(Arc::new(match former {
+                        Some(former) => target.with_work_of(former),
+                        None => target,
+                    }))
+                }
             }
         })
         .collect()

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use super::backends::{ProbeReport, ServerMetrics};
 use super::credentials::EndpointCredentials;
+use super::open_work::OpenWork;
 use super::warning_limit::WarningLimit;
 use crate::tls::ServerIdentity;
 
@@ -95,6 +96,8 @@ pub struct Target {
     dials: ArcSwapOption<DialAddresses>,
     /// Bytes that have come from the process of a slot; none of other endpoints.
     meter: Option<Arc<AtomicU64>>,
+    /// Work that goes on there after its response, of a server that reports its end.
+    pub(super) work: Option<Arc<OpenWork>>,
 }
 
 impl Target {
@@ -161,11 +164,20 @@ impl Target {
             keepalive: endpoint_keepalive(),
             dials: ArcSwapOption::empty(),
             meter: None,
+            work: spec.loopback.as_ref().map(OpenWork::new),
         };
         if let Ok(ip) = target.host.parse() {
             target.set_addresses(&[SocketAddr::new(ip, port)]);
         }
         Some(target)
+    }
+
+    /// Returns the target with the open work of the `former` one of this endpoint, where its reports are the same.
+    pub(super) fn with_work_of(self, former: &Target) -> Target {
+        let same = former.work.as_ref();
+        let same = same.filter(|work| self.work.as_ref().is_some_and(|own| own.is_like(work)));
+        let work = same.cloned().or(self.work);
+        Target { work, ..self }
     }
 
     /// Returns the target with the identity of a slot, whose address is known once its `instance` is ready.
@@ -262,6 +274,7 @@ impl Target {
             keepalive: endpoint_keepalive(),
             dials: ArcSwapOption::empty(),
             meter: None,
+            work: None,
         }
     }
 
@@ -357,6 +370,7 @@ impl Target {
             && self.health == spec.health
             && self.ca_file == spec.ca_file
             && self.http2 == spec.http2
+            && self.work.as_ref().map(|work| work.spec()) == spec.loopback.as_ref()
             && u32::from(self.tier) == spec.priority.min(u32::from(u8::MAX))
             && *self.backend_model == *spec.backend_model.as_deref().unwrap_or(model)
     }

@@ -167,6 +167,7 @@ async fn a_request_that_is_tried_again_tells_where_it_failed_and_what_was_left()
             "allowed": true,
             "why": "another server has a free permit and its latest attempt succeeded",
             "counted": false,
+            "pause_ms": null,
             "attempts_left": 2,
             "model_retries_left": 2,
         })

@@ -1,5 +1,6 @@
 //! Failures of a model server: what is tried again, where, how often, and what the client sees.
 
+mod capacity;
 mod health;
 mod statuses;
 

@@ -65,6 +65,7 @@ mod leases;
 mod limits;
 mod listeners;
 mod logs;
+mod loopback;
 mod named_tasks;
 mod nodes;
 mod nvml;

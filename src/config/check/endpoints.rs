@@ -32,14 +32,21 @@ const WRITTEN: [&str; 12] = [
 pub fn check(endpoint: &Cursor<'_>, problems: &mut Problems) {
     check_form(endpoint, problems);
     check_headers(endpoint, problems);
-    let health = endpoint.key("health");
-    if let Some(path) = health.and_then(|health| health.key("path"))
+    check_path(endpoint, ("health", "/health"), problems);
+    check_path(endpoint, ("loopback", "/loopback"), problems);
+}
+
+fn check_path(endpoint: &Cursor<'_>, (owner, example): (&str, &str), problems: &mut Problems) {
+    let owner = endpoint.key(owner);
+    if let Some(path) = owner.and_then(|owner| owner.key("path"))
         && let Some(text) = path.text()
         && (!text.starts_with('/')
             || !text.bytes().all(|byte| byte.is_ascii_graphic())
             || text.contains('#'))
     {
-        problems.add(path.problem("expected a path below the base URL, such as /health"));
+        problems.add(path.problem(format!(
+            "expected a path below the base URL, such as {example}"
+        )));
     }
 }
 

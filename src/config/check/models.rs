@@ -178,6 +178,13 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems) {
         check_http2(endpoint, problems);
         endpoints::check_sent(endpoint, problems);
         endpoints::check(endpoint, problems);
+        if let Some(loopback) = endpoint.key("loopback")
+            && model.text_of("backend") == Some("cog")
+        {
+            problems.add(
+                loopback.problem("runs of Cog are followed by its own routes: remove the key"),
+            );
+        }
         let Some(url) = endpoint.key("url") else {
             continue;
         };

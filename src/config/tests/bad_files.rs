@@ -348,6 +348,16 @@ add tracing: { otlp: { endpoint: "http://c:1", headers: { authorization: "${TWO_
   line 9: tracing.otlp.headers.authorization: a line break
 put "http://127.0.0.1:9001" => "http://h:1", health: { path: health }
   line 8: models[0].endpoints[0].health.path: such as /health
+put "http://127.0.0.1:9001" => "http://h:1", loopback: { path: events }
+  line 8: models[0].endpoints[0].loopback.path: such as /loopback
+put "http://127.0.0.1:9001" => "http://h:1", loopback: { path: /events, lease_secs: 0 }
+  line 8: models[0].endpoints[0].loopback.lease_secs: from 1 to
+put backend: openai⏎    endpoints: [{ url: "http://127.0.0.1:9001" }] => backend: cog⏎    endpoints: [{ url: "http://h:1", loopback: { path: /x } }]
+  line 8: models[0].endpoints[0].loopback: remove the key
+put "http://127.0.0.1:9001" => "http://h:1", loopback: {}
+  line 8: models[0].endpoints[0].loopback.path: `path` is required
+put task: text-generation => out_of_capacity_retries: -1⏎    task: text-generation
+  line 6: models[0].out_of_capacity_retries: expected a whole number
 put "http://127.0.0.1:9001" => "http://h:1", health: { interval_secs: 0 }
   line 8: models[0].endpoints[0].health.interval_secs: from 1 to
 put "http://127.0.0.1:9001" => "http://h:1", backend_model: ""

@@ -12,7 +12,7 @@
 //! server  ←  endpoints, permit_request, permits, class_share, discipline  ←  admission_queue
 //! cooldown  ←  permit_request
 //! server  ←  permits_elsewhere
-//! rate and bodies stand alone
+//! rate, bodies and work_table stand alone
 //! ```
 //!
 //! Four promises are asserted by [`AdmissionQueue::check`] and the property tests:
@@ -48,6 +48,7 @@ mod service_time;
 mod slab;
 mod state;
 mod token_fair;
+mod work_table;
 
 pub use admission_queue::{AdmissionQueue, Readiness, RequestCounts, WaitingRequest};
 pub use cooldown::{ClientCooldown, DemandClient, LoadCooldowns, LoadProgress};
@@ -60,6 +61,7 @@ pub use permit_request::{
 pub use permits_elsewhere::PermitsElsewhere;
 pub use server::{GateId, Handoff, ServerMembership, ServerPermits};
 pub use state::{AdmissionGauges, AdmissionState, EndpointState};
+pub use work_table::{WorkTable, reconnect_pause};
 
 #[cfg(test)]
 mod tests;

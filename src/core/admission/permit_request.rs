@@ -47,7 +47,7 @@ pub struct PermitRequest {
     /// Order of endpoints by a routing policy; by tier and load without one.
     pub endpoint_order: Option<Arc<EndpointOrder>>,
     /// Retry of a request that was admitted. Joins at the head of its queue, outside the queue's bounds;
-    /// the permits bound the number of such requests.
+    /// the permits and the model's retry budget bound the number of such requests.
     pub is_retry: bool,
     /// Bounded elsewhere, as durable jobs are by their store: joins outside the queue's bounds, and takes
     /// no place from requests within them.

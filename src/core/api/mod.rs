@@ -13,6 +13,7 @@ pub mod dialects;
 pub mod form;
 mod json;
 pub mod json_text;
+pub mod loopback;
 pub mod open_inference;
 pub mod openai;
 pub mod openapi;

@@ -13,6 +13,7 @@ mod credentials;
 mod deployment;
 mod discovery;
 mod jobs;
+mod loopback;
 mod named_task;
 mod parameters;
 mod process;
@@ -37,6 +38,7 @@ pub use discovery::{
 pub use jobs::{
     AccountJobLimits, FairBy, FlowMode, JobSpec, ModerationFailure, ModerationSpec, WhenQuotaUsed,
 };
+pub use loopback::LoopbackSpec;
 pub use named_task::{CANDIDATES_MAX, Defaults, KeepLoaded, NamedTask};
 pub use parameters::{Parameters, RESERVED};
 pub use process::{

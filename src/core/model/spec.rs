@@ -17,6 +17,7 @@ use super::chat::ChatSpec;
 use super::credentials::{AuthForm, HealthCheckSpec, Secret};
 use super::discovery::DiscoverySpec;
 use super::jobs::JobSpec;
+use super::loopback::LoopbackSpec;
 use super::parameters::Parameters;
 use super::process::{LoadingState, ProcessSpec, ReplicasSpec, VramSpec};
 use super::tariff::{MetricMode, ModelPlugins, Tariff, Trust};
@@ -204,6 +205,9 @@ pub struct EndpointSpec {
     /// report usage with every event, and a stream that is cut is billed by its own count.
     #[serde(default)]
     pub continuous_usage: bool,
+    /// Reports of the server about work that goes on after its responses; permits are held until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loopback: Option<LoopbackSpec>,
 }
 
 /// HTTP/2 towards an endpoint.
@@ -235,6 +239,7 @@ impl Default for EndpointSpec {
             http2: UpstreamHttp2::default(),
             send_model_config: false,
             continuous_usage: false,
+            loopback: None,
         }
     }
 }
@@ -381,6 +386,10 @@ pub struct ModelSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub first_byte_timeout_secs: Option<u64>,
+    /// Attempts that follow a 429 or 424 of a model server, each after a pause, before the client gets a refusal.
+    /// Each is one of the three attempts of a request, so that at most 2 count.
+    #[serde(default)]
+    pub out_of_capacity_retries: u32,
     /// Seconds after which a WebSocket that carries no byte in either direction is closed, 1 to 86,400.
     #[serde(default = "ModelSpec::default_websocket_idle_secs")]
     #[schemars(range(min = 1, max = 86_400))]
@@ -503,6 +512,7 @@ impl ModelSpec {
             queue: QueueSpec::default(),
             timeout_secs: 0,
             first_byte_timeout_secs: None,
+            out_of_capacity_retries: 0,
             websocket_idle_secs: ModelSpec::default_websocket_idle_secs(),
             max_connection_duration_secs: ModelSpec::default_max_connection_duration_secs(),
             allowed_accounts: Vec::new(),

@@ -6,6 +6,7 @@
 pub mod affinity;
 pub mod breaker;
 pub mod budget;
+mod capacity_retry;
 pub mod cluster;
 pub mod connection_reuse;
 pub mod evidence;
@@ -22,6 +23,7 @@ pub use breaker::{
     REFUSED_CHECK_INTERVAL, UsabilityChange,
 };
 pub use budget::{ATTEMPTS_MAX, AttemptBudget, AttemptFailure, RetryBudget, RetryTarget};
+pub use capacity_retry::{CapacityAnswer, CapacityRetries, FAILED_DEPENDENCY, ends_before};
 pub use cluster::{ClusterRule, ClusterView};
 pub use evidence::{AccountKey, Evidence};
 pub use fallback::{FallbackCandidate, FallbackReason, FallbackState, first_candidate};

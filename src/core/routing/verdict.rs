@@ -5,6 +5,7 @@
 //! means a misconfigured endpoint.
 
 use super::breaker::EndpointSignal;
+use super::capacity_retry::FAILED_DEPENDENCY;
 use crate::Millis;
 
 /// Owner of the request path.
@@ -61,6 +62,17 @@ impl ResponseVerdict {
         match status {
             202 | 409 => ResponseVerdict::Busy,
             _ => ResponseVerdict::of_head(status, is_useless, PathOwner::Gateway),
+        }
+    }
+
+    /// Takes 424 for want of capacity, where it `means_capacity` by the word of the model's operator. A client has
+    /// to read it otherwise.
+    pub fn with_failed_dependency(self, status: u16, means_capacity: bool) -> ResponseVerdict {
+        match (self, status) {
+            (ResponseVerdict::RequestInvalid, FAILED_DEPENDENCY) if means_capacity => {
+                ResponseVerdict::Busy
+            }
+            (verdict, _) => verdict,
         }
     }
 
@@ -197,6 +209,23 @@ mod tests {
         ] {
             let verdict = ResponseVerdict::of_prediction(status, false);
             assert_eq!(verdict, expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_failed_dependency_is_want_of_capacity_where_the_operator_says_so_and_nothing_else_is() {
+        for status in 200..600 {
+            let verdict = ResponseVerdict::of_head(status, false, PathOwner::Gateway);
+            assert_eq!(verdict.with_failed_dependency(status, false), verdict);
+            let expected = match status {
+                424 => ResponseVerdict::Busy,
+                _ => verdict,
+            };
+            assert_eq!(
+                verdict.with_failed_dependency(status, true),
+                expected,
+                "{status}"
+            );
         }
     }
 

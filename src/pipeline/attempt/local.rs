@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 use infergate_core::routing::verdict::{full_server_pause, retry_after};
-use infergate_core::routing::{EndpointSignal, FailureCause, PathOwner, ResponseVerdict};
+use infergate_core::routing::{
+    EndpointSignal, FAILED_DEPENDENCY, FailureCause, PathOwner, ResponseVerdict,
+};
 use infergate_core::{Millis, Refusal};
 use tokio::time::sleep;
 
@@ -79,10 +81,7 @@ impl LocalAttempt {
     ) -> Result<Result<UpstreamResponse, AttemptError>, RequestError> {
         let clock = shared.clock;
         request.encode_for(&self.model, &self.permit.target)?;
-        if let Some(path) = request.name_run(&self.model, ctx) {
-            let path = path.to_owned();
-            self.permit.begin_run(path, &shared.left_work);
-        }
+        self.begin_at_server(shared, request, ctx);
         self.sent_us = clock.recent_micros();
         let sent_at = Millis(self.sent_us / 1000);
         self.trace = AttemptTrace::begin(clock);
@@ -141,6 +140,19 @@ impl LocalAttempt {
         }
     }
 
+    /// Begins what may go on at the server after the request: a run by name, or work whose end is reported.
+    fn begin_at_server(
+        &mut self,
+        shared: &Shared,
+        request: &mut ModelRequest,
+        ctx: &RequestContext,
+    ) {
+        match request.name_run(&self.model, ctx) {
+            Some(path) => self.permit.begin_run(path.to_owned(), &shared.left_work),
+            None => self.permit.begin_work(ctx.request_id()),
+        }
+    }
+
     /// Checks the 101 of a server: what does not fit the handshake is no answer.
     fn accept_upgrade(
         &mut self,
@@ -168,6 +180,7 @@ impl LocalAttempt {
                 "a model server opens no WebSocket"
             );
         }
+        self.permit.end_work();
         self.record_failure(now_us, BAD_HANDSHAKE, AttemptResult::Rejected);
         Err(AttemptError::Lost)
     }
@@ -229,6 +242,7 @@ impl LocalAttempt {
     ) -> AttemptError {
         if !matches!(error, SendError::Lost(_)) {
             self.permit.end_run();
+            self.permit.end_work();
         }
         let target = &self.permit.target;
         let now_us = shared.clock.recent_micros();
@@ -276,12 +290,16 @@ impl LocalAttempt {
         self.trace.status = status;
         let headers = &response.head().fields;
         let text = |name: &str| headers.text_of(name);
+        // The operator says by retries that 424 is want of capacity.
+        let has_retries = self.model.spec.out_of_capacity_retries > 0;
+        let means_capacity = has_retries && !self.model.backend.fails_with_424();
         let is_useless =
             text("content-type").is_some_and(is_web_page) || text("content-length") == Some("0");
         let verdict = match self.model.backend.names_runs() {
             true => ResponseVerdict::of_prediction(status, is_useless),
             false => ResponseVerdict::of_head(status, is_useless, path_owner),
         };
+        let verdict = verdict.with_failed_dependency(status, means_capacity);
         if status == 409 && verdict == ResponseVerdict::Busy {
             let has_others = self.model.gate.has_untried(&[self.permit.endpoint]);
             if full_server_pause(self.full_times.into(), has_others).is_some() {
@@ -294,9 +312,11 @@ impl LocalAttempt {
             self.is_accepted = true;
             return Ok(response);
         }
+        self.permit.end_work();
         let now = || shared.clock.wall().unix_timestamp();
         let pause = match status {
             429 | 503 => retry_after(text, now),
+            FAILED_DEPENDENCY if verdict == ResponseVerdict::Busy => retry_after(text, now),
             _ => None,
         };
         let failed = self.record_verdict(verdict, status, pause);

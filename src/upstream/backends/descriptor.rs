@@ -175,6 +175,11 @@ impl Backend {
         self.name == BackendName::COG
     }
 
+    /// Returns true when a 424 of such a server is a failure of its model at work, and not want of capacity.
+    pub fn fails_with_424(&self) -> bool {
+        matches!(self.name, "tgi" | "tei")
+    }
+
     /// Returns the method of requests to such a server.
     pub fn method(&self) -> &'static str {
         match self.names_runs() {

@@ -1,6 +1,7 @@
-//! Permits of runs that go on at their server when their requests have ended.
+//! Permits of runs and work that go on at their server when their requests have ended.
 //!
-//! Not the cancel of such runs. The permit goes to the queue with its run, and comes back with the run's end.
+//! Neither the cancel of such runs nor the reports of such work. The permit of a run goes to the queue with it, and comes
+//! back with its end. The permit of work goes to the open work of its server, and comes back by a report or with its lease.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use infergate_core::admission::PermitId;
 use super::{AdmissionGate, Permit};
 use crate::upstream::left_runs::{LeftRun, LeftWorkQueue, RunAtServer};
 
-/// Permit of a run without its request; released by drop.
+/// Permit of a run or of work without its request; released by drop.
 struct HeldPermit {
     gate: Arc<AdmissionGate>,
     id: PermitId,
@@ -31,6 +32,34 @@ impl Permit {
     /// Ends the run: the server has answered, or was sent nothing.
     pub fn end_run(&self) {
         drop(self.gate.runs.end(self.id));
+    }
+
+    /// Begins the work of a request that is about to be sent, where the server reports the end of work. A drop of the
+    /// permit holds it for the work until [`Permit::end_work`].
+    pub fn begin_work(&mut self, request: &Arc<str>) {
+        if let Some(open) = &self.target.work
+            && open.begin(request)
+        {
+            self.work = Some(Arc::clone(request));
+        }
+    }
+
+    /// Ends the work: the server has not begun it.
+    pub fn end_work(&mut self) {
+        if let (Some(request), Some(open)) = (self.work.take(), &self.target.work) {
+            open.cancel(&request);
+        }
+    }
+
+    /// Holds the permit for the work that goes on. Returns whether there was some.
+    pub(super) fn leave_work(&mut self) -> bool {
+        let (Some(request), Some(open)) = (self.work.take(), &self.target.work) else {
+            return false;
+        };
+        let gate = Arc::clone(&self.gate);
+        let now = gate.clock.recent();
+        open.detach(&request, Box::new(HeldPermit { gate, id: self.id }), now);
+        true
     }
 
     /// Leaves the run to its queue. Returns whether there was one.

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use infergate_core::Millis;
 use infergate_core::admission::EndpointId;
-use infergate_core::routing::{ATTEMPTS_MAX, AttemptFailure, Health, HealthChange, RetryTarget};
+use infergate_core::routing::{
+    ATTEMPTS_MAX, AttemptFailure, CapacityAnswer, CapacityRetries, Health, HealthChange,
+    RetryTarget,
+};
 
 use super::AdmissionGate;
 use super::readings::in_u32;
@@ -86,6 +89,38 @@ impl AdmissionGate {
             target,
             avoid: unproven,
         }
+    }
+
+    /// Decides on another attempt of a request whose servers have no capacity, of which its model allows `limit`;
+    /// returns the pause before it.
+    pub fn plan_capacity_retry(
+        &self,
+        retries: &mut CapacityRetries,
+        limit: u32,
+        (status, tries): (u16, u32),
+        deadline: Millis,
+    ) -> Option<Millis> {
+        let now = self.clock.now();
+        let mut inner = self.inner.lock();
+        let answer = CapacityAnswer {
+            status,
+            tries,
+            pause: inner.ejector.pause_left(now),
+            deadline,
+        };
+        retries.next_pause(limit, answer, &mut inner.retries, now, fastrand::u64(..))
+    }
+
+    /// Ends the pauses that are over, for a request that has waited for one. Returns the rest of the shortest, where
+    /// every endpoint in use is paused.
+    pub fn end_pauses(&self) -> Option<Millis> {
+        let mut left = None;
+        self.decide(|inner, now| {
+            let changes = inner.ejector.tick(now);
+            inner.apply(changes, now);
+            left = inner.ejector.pause_left(now);
+        });
+        left
     }
 
     /// Counts a retry at a proven endpoint that has failed.

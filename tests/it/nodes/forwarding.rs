@@ -498,3 +498,23 @@ async fn tokens_of_what_another_node_serves_count_at_the_node_that_was_asked() {
     assert_eq!(statuses[0], 200, "{statuses:?}");
     assert!(statuses.contains(&429), "{statuses:?}");
 }
+
+#[tokio::test]
+async fn a_full_server_is_asked_again_after_a_pause_where_no_other_node_has_room() {
+    let server = SimulatedServer::fast().await;
+    let retries = "    out_of_capacity_retries: 2\n";
+    let config = model("m", &[endpoint(server.address, 2)], retries);
+    let fleet = Cluster::start(&[
+        member("gpu", "fra", &format!("models:\n{config}")),
+        member("edge", "ams", SERVING_NOTHING),
+    ])
+    .await;
+    let gpu = &fleet.nodes[0];
+    server.fault(r#"{"fault":"status=429","count":2}"#).await;
+    let answer = ask(gpu, "").await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let event = gpu.event_of(&answer).await;
+    assert_eq!(event["attempts"], 3, "{event}");
+    assert!(event["queuing_time_ms"].as_u64() >= Some(1500), "{event}");
+    assert_eq!(event["path"], json!(["fra/gpu"]));
+}

@@ -1,0 +1,80 @@
+//! Work that goes on at one server after its responses: the locked shell around its table, with permits as guards.
+//!
+//! Hears no reports itself. A permit is released by the drop of its guard, outside the lock.
+
+use std::sync::Arc;
+
+use infergate_core::Millis;
+use infergate_core::admission::WorkTable;
+use infergate_core::model::LoopbackSpec;
+use parking_lot::Mutex;
+
+use super::warning_limit::WarningLimit;
+
+/// Guard of a permit.
+type PermitGuard = Box<dyn Send>;
+
+/// Open work at one server, which reports the end of each.
+pub(super) struct OpenWork {
+    spec: LoopbackSpec,
+    /// Held to begin, detach, report or end one.
+    table: Mutex<WorkTable<PermitGuard>>,
+    /// Warnings about reports that do not come.
+    pub(super) warnings: WarningLimit,
+}
+
+impl OpenWork {
+    /// Creates the open work of an endpoint with these reports; there is none yet.
+    pub(super) fn new(spec: &LoopbackSpec) -> Arc<OpenWork> {
+        Arc::new(OpenWork {
+            spec: spec.clone(),
+            table: Mutex::default(),
+            warnings: WarningLimit::default(),
+        })
+    }
+
+    /// Returns the reports as configured.
+    pub(super) fn spec(&self) -> &LoopbackSpec {
+        &self.spec
+    }
+
+    /// Returns whether the reports are those of `other`.
+    pub(super) fn is_like(&self, other: &OpenWork) -> bool {
+        self.spec == other.spec
+    }
+
+    /// Begins the work of a request. Returns whether its permit may be detached.
+    pub(super) fn begin(&self, request: &Arc<str>) -> bool {
+        self.table.lock().begin(request)
+    }
+
+    /// Forgets work that the server has not begun.
+    pub(super) fn cancel(&self, request: &str) {
+        self.table.lock().cancel(request);
+    }
+
+    /// Holds the permit of work whose response has ended at `now`, until its end is reported or its lease is over.
+    pub(super) fn detach(&self, request: &Arc<str>, permit: PermitGuard, now: Millis) {
+        let lease = Millis::from_secs(self.spec.lease_secs);
+        let free = self.table.lock().detach(request, permit, now, lease);
+        drop(free);
+    }
+
+    /// Releases the permit of work that the server reports to have ended.
+    pub(super) fn report(&self, request: &str) {
+        let free = self.table.lock().report(request);
+        drop(free);
+    }
+
+    /// Releases the permits whose leases are over at `now`; returns their number.
+    pub(super) fn expire(&self, now: Millis) -> usize {
+        let expired = self.table.lock().expire(now);
+        expired.len()
+    }
+
+    /// Releases all permits: the endpoint has left the configuration.
+    pub(super) fn close(&self) {
+        let left = self.table.lock().close();
+        drop(left);
+    }
+}
