@@ -5,7 +5,7 @@
 //! ```text
 //! model (runtime of each model)   gate (admission)   ranking (routing policy)   servers (shared permits)
 //! backends, response (protocols)   client, pool, connection, target, credentials (HTTP towards servers)
-//! tunnel (connections that have left HTTP)
+//! tunnel (connections that have left HTTP)        finetune_files (files of adapters)
 //! health (checks)                 left_runs, left_work (runs to cancel)   discovery (endpoints found while running)
 //! ```
 
@@ -16,6 +16,7 @@ mod connect_timings;
 mod connection;
 mod credentials;
 pub mod discovery;
+mod finetune_files;
 mod gate;
 mod health;
 mod left_runs;
@@ -32,7 +33,7 @@ mod tunnel;
 mod url;
 mod warning_limit;
 
-pub use backends::{BACKENDS, Backend, UpstreamRequest, backend, path_segment};
+pub use backends::{AdapterForm, BACKENDS, Backend, UpstreamRequest, backend, path_segment};
 pub use check_request::check_requested;
 pub use client::{HttpClient, InterimObserver, OutboundRequest, SendError, UpstreamResponse};
 pub use connect_timings::ConnectTimings;
