@@ -26,6 +26,9 @@ use crate::tls::{CredentialFault, CredentialFile, read_ca_file};
 /// Below `state_dir`: compiled plugins.
 const CACHE: &str = "plugins";
 
+/// Warnings of absent files of finetunes: a person reads them.
+const ABSENT_FILES_MAX: usize = 100;
+
 /// A configuration with its plugins, ready to be put into effect.
 pub struct PreparedConfig {
     /// The checked file.
@@ -150,6 +153,7 @@ impl Loader {
         // Looked at before they are loaded: a change in between is seen as one.
         let files = named_files(&loaded.config);
         let mut unusable = read_certificates(&mut loaded);
+        warn_of_absent_files(&mut loaded);
         let credentials = read_credentials(&mut loaded, &mut unusable);
         let tls = listener_tls::read(&mut loaded, &mut unusable);
         let models: Vec<_> = loaded.config.models.iter().cloned().map(Arc::new).collect();
@@ -303,6 +307,27 @@ fn read_certificates(loaded: &mut LoadedConfig) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// Warns of finetunes that lack a file, which does not keep their models from being served.
+fn warn_of_absent_files(loaded: &mut LoadedConfig) {
+    let mut absent = Vec::new();
+    for (at, model) in loaded.config.models.iter().enumerate() {
+        for (nth, finetune) in model.finetunes.iter().enumerate() {
+            let mut files = finetune.files.iter().enumerate();
+            let Some((place, file)) = files.find(|(_, file)| !file.exists()) else {
+                continue;
+            };
+            let key = format!("models[{at}].finetunes[{nth}].files[{place}]");
+            let message = format!(
+                "{} is not there: requests for this finetune are refused with 3039 until it is",
+                file.display()
+            );
+            absent.push(loaded.places.problem(&key, message));
+        }
+    }
+    absent.truncate(ABSENT_FILES_MAX);
+    loaded.warnings.extend(absent);
 }
 
 /// Reads what other nodes are shown, with what is wrong with it and what will be.

@@ -82,6 +82,10 @@ fn each_path(config: &mut Config, mut edit: impl FnMut(&mut PathBuf)) {
         for file in files.filter_map(|endpoint| endpoint.ca_file.as_mut()) {
             edit(&mut file.path);
         }
+        let finetunes = model.finetunes.iter_mut();
+        for file in finetunes.flat_map(|finetune| &mut finetune.files) {
+            edit(file);
+        }
         if let Some(process) = &mut model.process {
             let adapters = process.adapters.iter_mut();
             let paths = adapters.map(|adapter| &mut adapter.path);

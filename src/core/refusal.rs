@@ -41,6 +41,10 @@ pub enum Refusal {
     ForeignOrigin,
     /// No model of that name.
     NoSuchModel,
+    /// `lora` names no finetune of the model, or one of other accounts.
+    NoSuchFinetune,
+    /// The finetune that `lora` names lacks files.
+    FinetuneIncomplete,
     /// No such path or method on this gateway.
     NoSuchRoute,
     /// A part of the API that this gateway does not serve, in words for the caller.
@@ -209,6 +213,8 @@ impl Refusal {
             NotAllowed => row((403, 403), 5018, ("permission_error", "model_not_allowed"), "this account may not use this model", Caller, RetryClass::No),
             ForeignOrigin => row((403, 403), 3057, ("permission_error", "origin_not_allowed"), "web pages of this origin may not use this gateway without a key: its operator can list them in `cors.origins`", Caller, RetryClass::No),
             NoSuchModel => row((404, 400), 5007, ("invalid_request_error", "model_not_found"), "no such model: `GET /v1/models` lists those this key may use", Caller, RetryClass::No),
+            NoSuchFinetune => row((400, 400), 3039, ("invalid_request_error", "finetune_not_found"), "no such finetune of this model: `GET /client/v4/accounts/{account}/ai/finetunes` lists those this key may use", Caller, RetryClass::No),
+            FinetuneIncomplete => row((400, 400), 3039, ("invalid_request_error", "finetune_incomplete"), "files of this finetune are missing: its operator has to put them in place", Gateway, RetryClass::No),
             NoSuchRoute => row((404, 404), 7003, ("invalid_request_error", "not_found"), "no such path or method here", Caller, RetryClass::No),
             NotSupported(_) => row((404, 404), 7003, ("invalid_request_error", "not_found"), "this part of the API is not served here", Caller, RetryClass::No),
             BadFraming(_) => row((400, 400), 3003, ("invalid_request_error", "bad_framing"), "the request is not well-formed HTTP/1.1", Caller, RetryClass::No),
@@ -254,6 +260,8 @@ impl Refusal {
             Refusal::NotAllowed => "not-allowed",
             Refusal::ForeignOrigin => "foreign-origin",
             Refusal::NoSuchModel => "no-such-model",
+            Refusal::NoSuchFinetune => "no-such-finetune",
+            Refusal::FinetuneIncomplete => "finetune-incomplete",
             Refusal::NoSuchRoute => "no-such-route",
             Refusal::NotSupported(_) => "not-supported",
             Refusal::BadFraming(_) => "bad-framing",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::api::catalog;
-use infergate_core::api::{openai, openapi};
+use infergate_core::api::{openai, openapi, workers_ai};
 use infergate_core::model::{Access, Catalog, ModelSpec};
 
 use super::replicate;
@@ -18,6 +18,7 @@ use crate::pipeline::respond;
 use crate::pipeline::{RequestContext, RequestError};
 use crate::state::{Account, ConfigSnapshot};
 use crate::telemetry::RequestOutcome;
+use crate::telemetry::clock::rfc3339;
 
 impl DownstreamServer {
     /// Answers what is asked of the catalog.
@@ -93,6 +94,13 @@ impl DownstreamServer {
                 let task = &snapshot.models.get(find(&id)?.0).task;
                 let (input, output) = (task.input_schema(), task.output_schema());
                 Ok(catalog::schema(input.as_deref(), output.as_deref()))
+            }
+            RequestedOperation::Finetunes(scope) => {
+                let started = self.shared.started_unix_secs.cast_signed();
+                let started = time::OffsetDateTime::from_unix_timestamp(started);
+                let since = rfc3339(started.unwrap_or(time::OffsetDateTime::UNIX_EPOCH));
+                let id = &account.spec.id;
+                Ok(workers_ai::finetunes(allowed, id, scope, &since))
             }
         }
     }

@@ -110,6 +110,8 @@ fn decide_refusal(refusal: &Refusal, facts: &RunFacts) -> RunDecision {
         Refusal::BadRequest { .. }
         | Refusal::Rejected { .. }
         | Refusal::NotSupported(_)
+        | Refusal::NoSuchFinetune
+        | Refusal::FinetuneIncomplete
         | Refusal::BodyTooLarge => failed(EndReason::InvalidInput),
         Refusal::QuotaUsed => match facts.when_quota_used {
             WhenQuotaUsed::Fail => failed(EndReason::QuotaUsed),

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use futures_util::future::Either;
 use infergate_core::admission::{EndpointId, PermitRequest};
-use infergate_core::api::Call;
 use infergate_core::routing::{CapacityRetries, FallbackState, RetryTarget};
 use infergate_core::{Millis, Refusal};
 
@@ -117,9 +116,9 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Returns the request as the model's task has made it.
-    pub fn call(&self) -> &Call {
-        self.request.call()
+    /// Returns the request in the form of the model's servers.
+    pub fn request(&self) -> &ModelRequest {
+        &self.request
     }
 
     /// Returns whether the request asks for a stream of events.

@@ -13,6 +13,7 @@ mod entry;
 mod error;
 mod fallback;
 mod forwarding;
+mod lora;
 mod origin;
 mod permit_request;
 mod relay;

@@ -11,6 +11,7 @@ use infergate_core::api::dialects::route;
 use infergate_core::api::open_inference::{JSON_BYTES_HEADER, OpenInferenceRoute};
 use infergate_core::api::replicate::ReplicateRoute;
 use infergate_core::api::route::{Route, RouteTarget};
+use infergate_core::api::workers_ai::FinetuneScope;
 use infergate_core::api::{ApiDialect, Operation};
 use infergate_core::{AccountId, Millis, Refusal};
 
@@ -55,6 +56,8 @@ pub enum RequestedOperation {
     Tasks,
     /// A request of the durable path.
     Replicate(Box<ReplicateRoute>),
+    /// Finetunes of the models this key may use.
+    Finetunes(FinetuneScope),
     /// The document that describes all routes.
     Description,
     /// A page of the Open Inference Protocol.
@@ -79,6 +82,7 @@ impl RequestedOperation {
             }
             RouteTarget::Tasks => RequestedOperation::Tasks,
             RouteTarget::Replicate(route) => RequestedOperation::Replicate(route),
+            RouteTarget::Finetunes(scope) => RequestedOperation::Finetunes(scope),
             RouteTarget::Description => RequestedOperation::Description,
             RouteTarget::OpenInference(route) => RequestedOperation::OpenInference(route),
             RouteTarget::Refused(refusal) => return Err(refusal),

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use infergate_core::admission::EndpointOrder;
-use infergate_core::api::Call;
 
+use crate::pipeline::attempt::request::ModelRequest;
 use crate::pipeline::context::RequestContext;
 use crate::plugin::RoutingMode;
 use crate::telemetry::Clock;
@@ -26,7 +26,7 @@ impl EndpointPreference {
     pub fn find(
         model: &ModelRuntime,
         ctx: &mut RequestContext,
-        call: &Call,
+        request: &ModelRequest,
         priority: u8,
         clock: Clock,
     ) -> EndpointPreference {
@@ -34,7 +34,8 @@ impl EndpointPreference {
             return EndpointPreference::default();
         }
         let now = clock.recent();
-        let prompt = model.routing.prompt(&call.body, call.lora().as_deref());
+        let (call, lora) = (request.call(), request.lora());
+        let prompt = model.routing.prompt(&call.body, lora.as_deref());
         let Some(account) = ctx.account().cloned() else {
             return EndpointPreference::default();
         };

@@ -26,7 +26,7 @@ use super::permit_request::permit_request;
 use super::request::{InferenceRequest, ReceivedRequest};
 use super::request_head::{AuthenticatedRequest, RequestedOperation};
 use super::routing::EndpointPreference;
-use super::{request_body, task, terms};
+use super::{lora, request_body, task, terms};
 use crate::plugin::TaskSession;
 use crate::state::{BodyShare, Shared};
 use crate::upstream::{ModelRuntime, Permit};
@@ -156,8 +156,8 @@ async fn start_at_model(
     let mut attempts = Attempts::new(shared, model, received, request, task);
     // 8. The order of endpoints. The gate picks among those that are free, so that the choice cannot go
     // stale in the queue.
-    let (call, priority, clock) = (attempts.call(), wanted.priority, shared.clock);
-    let preference = EndpointPreference::find(model, ctx, call, priority, clock);
+    let (request, priority, clock) = (attempts.request(), wanted.priority, shared.clock);
+    let preference = EndpointPreference::find(model, ctx, request, priority, clock);
     wanted.endpoint_order = preference.order.clone();
     wanted.is_retry = fallback.is_resumed();
     wanted.has_alternative = fallback.has_alternative(ctx.attempts);
@@ -190,10 +190,14 @@ fn prepare_request(
         ..
     } = &received.authenticated;
     let call = with_parameters(call, model, body_share)?;
+    let payer = &account.spec.id;
+    let adapter = lora::find_adapter(payer, model, &call).map_err(ModelError::Unfit)?;
     // Before the task, whose payload may hide the images.
     let wanted = permit_request(ctx, account, model, &call, *reject_if_busy);
-    let payer = &account.spec.id;
-    let (prepared, task) = task::prepare(ctx, payer, (model, call), body_share, check)?;
+    let (mut prepared, task) = task::prepare(ctx, payer, (model, call), body_share, check)?;
+    if let Some(adapter) = adapter {
+        prepared = adapter.apply(prepared).map_err(ModelError::Unfit)?;
+    }
     let request = ModelRequest::new(model, prepared, passed_headers, ctx.request_id());
     let request = request.map_err(ModelError::Unfit)?;
     if ctx.response_started && !request.is_streaming() {

@@ -4,14 +4,15 @@
 //! the run alone.
 
 use bytes::Bytes;
-use infergate_core::Refusal;
 use infergate_core::api::dialect::RequestBody;
 use infergate_core::api::{ApiDialect, Call, Operation, body};
+use infergate_core::{AccountId, Refusal};
 
 use super::body_check;
 use super::context::RequestContext;
 use super::downstream::Downstream;
 use super::error::RequestError;
+use super::lora;
 use crate::plugin::{TaskInput, index_bytes_max};
 use crate::state::{BodyShare, LARGE_BYTES, Shared};
 use crate::telemetry::off_the_worker;
@@ -41,12 +42,13 @@ pub async fn check_stored_input(
         true => Some(Box::pin(body_check::acquire_slot(shared, downstream, ctx)).await?),
         false => None,
     };
-    let checked = off_the_worker(slot.is_some(), || check(model, body));
+    let account = ctx.account();
+    let checked = off_the_worker(slot.is_some(), || check(model, body, account));
     share.shrink(bytes);
     Ok(checked?)
 }
 
-fn check(model: &ModelRuntime, body: Bytes) -> Result<(), Refusal> {
+fn check(model: &ModelRuntime, body: Bytes, account: Option<&AccountId>) -> Result<(), Refusal> {
     let request = RequestBody {
         operation: Operation::Run,
         task: Some(model.spec.task),
@@ -58,6 +60,9 @@ fn check(model: &ModelRuntime, body: Bytes) -> Result<(), Refusal> {
     };
     let call = ApiDialect::WorkersAi.rules().parse(request)?;
     let call = body::with_parameters(call, &model.spec.parameters)?;
+    if let Some(account) = account {
+        lora::find_adapter(account, model, &call)?;
+    }
     model.backend.accepts(&call, model.spec.task)?;
     if model.task.is_active() {
         check_schema(model, &call)?;

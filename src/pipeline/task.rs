@@ -3,6 +3,8 @@
 //! Not the checks: the task makes them, in a session that goes on to the response. A model whose task has
 //! nothing to say is asked for what the client sent, at no cost.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use infergate_core::api::{Call, Operation, body};
 use infergate_core::{AccountId, Refusal};
@@ -25,6 +27,8 @@ pub struct PreparedRequest {
     pub path: Option<String>,
     /// Bytes this holds beside the client's own body.
     pub copied_bytes: u64,
+    /// Name of its adapter at the servers.
+    pub adapter: Option<Arc<str>>,
 }
 
 /// Asks the model's task. Returns the session of a task with hooks for the response. The memory of
@@ -48,6 +52,7 @@ pub fn prepare(
             call,
             path: None,
             copied_bytes: 0,
+            adapter: None,
         };
         return Ok((prepared, None));
     }
@@ -143,6 +148,7 @@ fn run_task(
         call: apply_payload(model, call, payload)?,
         path: path.filter(|_| model.backend.uses_task_path()),
         copied_bytes,
+        adapter: None,
     })
 }
 

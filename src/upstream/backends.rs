@@ -18,7 +18,9 @@ mod tgi;
 mod triton;
 mod vllm;
 
-pub use descriptor::{Backend, MetricsPage, Probe, ProbeReport, UpstreamRequest, path_segment};
+pub use descriptor::{
+    AdapterForm, Backend, MetricsPage, Probe, ProbeReport, UpstreamRequest, path_segment,
+};
 pub use server_metrics::ServerMetrics;
 
 /// Every backend, in the order of the reference.

@@ -6,6 +6,7 @@
 //! model (runtime of each model)   gate (admission)   ranking (routing policy)   servers (shared permits)
 //! backends, response (protocols)   client, pool, connection, target, credentials (HTTP towards servers)
 //! http2, http2_stream (connections that requests share)   tunnel (connections that have left HTTP)
+//! finetune_files (files of adapters)
 //! health (checks)                 left_runs, left_work (runs to cancel)   discovery (endpoints found while running)
 //! open_work, work_reports (work that goes on after its response)
 //! ```
@@ -17,6 +18,7 @@ mod connect_timings;
 mod connection;
 mod credentials;
 pub mod discovery;
+mod finetune_files;
 mod gate;
 mod health;
 mod http2;
@@ -38,7 +40,7 @@ mod url;
 mod warning_limit;
 mod work_reports;
 
-pub use backends::{BACKENDS, Backend, UpstreamRequest, backend, path_segment};
+pub use backends::{AdapterForm, BACKENDS, Backend, UpstreamRequest, backend, path_segment};
 pub use check_request::check_requested;
 pub use client::{HttpClient, InterimObserver, SendError, UpstreamResponse};
 pub use connect_timings::ConnectTimings;

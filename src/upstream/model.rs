@@ -14,6 +14,7 @@ use infergate_core::model::{
 };
 
 use super::backends::{Backend, backend};
+use super::finetune_files::FinetuneFiles;
 use super::gate::AdmissionGate;
 use super::process_permits::{PermitSide, ProcessPermits};
 use super::ranking::Ranking;
@@ -43,6 +44,8 @@ pub struct ModelRuntime {
     pub tariff_text: Option<Arc<str>>,
     /// Order of its endpoints by the routing policy.
     pub routing: Ranking,
+    /// Files of its finetunes.
+    pub finetune_files: FinetuneFiles,
     /// Its held counters.
     pub metrics: Arc<ModelMetrics>,
     /// Moving average of the charge of a response, millionths of a neuron; shared by all
@@ -132,6 +135,7 @@ impl ModelRuntimes {
                         former.map(|model| &model.routing),
                         &spec.endpoints,
                     ),
+                    finetune_files: FinetuneFiles::new(&spec.finetunes),
                     metrics,
                     mean_charge: former
                         .map(|model| Arc::clone(&model.mean_charge))

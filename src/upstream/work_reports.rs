@@ -15,10 +15,10 @@ use infergate_core::api::sse::EventSplitter;
 use tokio::time::{sleep, timeout};
 
 use super::client::{HttpClient, UpstreamResponse};
-use super::outbound::OutboundRequest;
 use super::connect_timings::ConnectTimings;
 use super::model::ModelRuntime;
 use super::open_work::OpenWork;
+use super::outbound::OutboundRequest;
 use super::target::Target;
 use crate::telemetry::Clock;
 

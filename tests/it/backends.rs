@@ -57,7 +57,9 @@ async fn node_of(backend: &str, servers: &[ScriptedServer; 2]) -> Node {
             server.address
         )
     });
-    let model = model("m", &endpoints, "    plugins: { routing: affinity }\n");
+    // The names of servers are others than those of clients.
+    let more = "    plugins: { routing: affinity }\n    finetunes: [{ id: of-sql, adapter: sql }, { id: of-chat, adapter: chat }]\n";
+    let model = model("m", &endpoints, more);
     let model = model.replace("backend: openai", &format!("backend: {backend}"));
     Node::start(&format!("models:\n{model}")).await
 }
@@ -124,7 +126,7 @@ async fn an_adapters_requests_go_where_a_server_reports_it() {
     let node = node_of("vllm", &servers).await;
     eventually("each adapter's requests go to its server", async || {
         for (adapter, server) in [("sql", &servers[1]), ("chat", &servers[0])] {
-            let body = format!(r#"{{"prompt":"hi","lora":"{adapter}"}}"#);
+            let body = format!(r#"{{"prompt":"hi","lora":"of-{adapter}"}}"#);
             let upstream = went(&node, "/ai/run/m", &body).await;
             if !upstream.contains(&server.address.to_string()) {
                 return None;

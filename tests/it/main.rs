@@ -32,6 +32,7 @@ mod explain;
 mod failover;
 mod fallbacks;
 mod files;
+mod finetunes;
 mod framing;
 mod gossip;
 mod gpu_adoption;

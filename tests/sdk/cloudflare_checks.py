@@ -168,4 +168,23 @@ def tasks():
     equal(found, ["Text Generation", "Text Embeddings"])
 
 
+@check
+def finetunes():
+    """finetunes.list gives the finetunes of the account, and a run takes no other"""
+    listed = crowded.ai.finetunes.list(account_id="sdk")
+    equal([(one.id, one.name) for one in listed], [("f-1", "sql"), ("f-2", "tone"), ("f-4", "filed")])
+    equal({one.model for one in listed}, {"free"})
+    public = list(crowded.ai.finetunes.public.list(account_id="sdk"))
+    equal([(one.name, one.public) for one in public], [("sql", True), ("filed", True)])
+    run = {"model": "free", "account": "sdk", "prompt": "echo: hi"}
+    for name in ("sql", "f-2"):
+        equal(ask(crowded, **run, lora=name)["response"], "hi")
+    for name in ("theirs", "filed", "nothing"):
+        error = raises(cloudflare.BadRequestError, ask, crowded, **run, lora=name)
+        equal(codes(error), [3039])
+    chat = {"model": "free", "lora": "sql", "messages": [{"role": "user", "content": "hi"}]}
+    answer = crowded.post("/accounts/sdk/ai/v1/chat/completions", body=chat, cast_to=object)
+    equal(answer["model"], "sql-v2")
+
+
 run("cloudflare-python")

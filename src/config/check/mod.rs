@@ -14,6 +14,7 @@ mod discovery;
 mod endpoints;
 mod fallbacks;
 mod files;
+mod finetunes;
 mod gpu;
 mod jobs;
 mod limits;

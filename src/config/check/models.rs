@@ -312,7 +312,19 @@ pub(super) fn check_accounts(
     problems: &mut Problems,
     warnings: &mut Problems,
 ) {
-    for account in model.list("allowed_accounts") {
+    let list = (model, "allowed_accounts");
+    check_account_list(list, accounts, anonymous_allowed, problems, warnings);
+}
+
+/// Checks that the accounts of a list exist.
+pub(super) fn check_account_list(
+    (holder, key): (&Cursor<'_>, &str),
+    accounts: &HashSet<String>,
+    anonymous_allowed: bool,
+    problems: &mut Problems,
+    warnings: &mut Problems,
+) {
+    for account in holder.list(key) {
         let Some(name) = account.text() else { continue };
         if is_anonymous(name) && !anonymous_allowed {
             warnings.add(account.problem(

@@ -9,7 +9,7 @@ use crate::upstream::check_url;
 
 use super::{
     accounts, bases, billing, client_profiles, cluster, deployments, endpoints, fallbacks, files,
-    gpu, jobs, limits, listen, models, named_tasks, plugins, processes,
+    finetunes, gpu, jobs, limits, listen, models, named_tasks, plugins, processes,
 };
 
 /// Reports what cannot work to `problems` and what probably is not meant to `warnings`.
@@ -32,6 +32,7 @@ pub(in crate::config) fn check(
     named_tasks::check(&root, &models, problems, warnings);
     client_profiles::check(&root, &models, problems, warnings);
     bases::check(&root, &models, problems, warnings);
+    finetunes::check(&root, &accounts, problems, warnings);
     let plugins = plugins::check(&root, problems, warnings);
     plugins::check_models(&root, &plugins, problems, warnings);
     billing::check(&root, problems, warnings);

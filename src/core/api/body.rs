@@ -76,6 +76,49 @@ pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refu
     reparse(call, body)
 }
 
+/// Returns the first of `names` that is a member of the body.
+pub fn first_member<'n>(call: &Call, names: &[&'n str]) -> Option<&'n str> {
+    // Tensors and bytes have no members.
+    if names.is_empty() || call.content_type.is_some() {
+        return None;
+    }
+    let members = BodyMembers::read_once(&call.body)?;
+    let mut names = names.iter().copied();
+    names.find(|name| members.last(name).is_some())
+}
+
+/// Returns the request without its members of the name `gone` and with `added` before the others: members in JSON with
+/// commas between them. A body that is no JSON object stays as it is.
+///
+/// # Errors
+/// As [`parse`].
+pub fn exchange_member(call: Call, gone: &str, added: &str) -> Result<Call, Refusal> {
+    if call.content_type.is_some() {
+        return Ok(call);
+    }
+    let Some(members) = BodyMembers::read_once(&call.body) else {
+        return Ok(call);
+    };
+    let (mut edits, kept) = members.strip_edits(|member| *member.key == *gone.as_bytes());
+    if !added.is_empty() {
+        let comma = if kept == 0 { "" } else { "," };
+        let at = members.first_member;
+        edits.push(RangeEdit {
+            range: at..at,
+            text: [added, comma].concat().into_bytes(),
+        });
+    }
+    if edits.is_empty() {
+        return Ok(call);
+    }
+    let body = call.edited(edits);
+    // The payload of a task has no ranges that could be wrong now.
+    match call.first_member {
+        0 => Ok(Call { body, ..call }),
+        _ => reparse(call, body),
+    }
+}
+
 /// Returns the edits that give a body the parameters of the operator.
 fn parameter_edits(
     call: &Call,

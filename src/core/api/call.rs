@@ -178,6 +178,12 @@ impl Call {
         }
     }
 
+    /// Returns whether the body has a `lora` that is no null, a text or not.
+    pub fn has_lora(&self) -> bool {
+        let value = self.lora.as_ref();
+        value.is_some_and(|range| self.body[range.clone()] != *b"null")
+    }
+
     /// Returns the low-rank adapter, when the body names one.
     pub fn lora(&self) -> Option<Cow<'_, str>> {
         let value = &self.body[self.lora.clone()?];

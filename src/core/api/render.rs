@@ -48,6 +48,7 @@ pub fn refusal(dialect: ApiDialect, refusal: &Refusal, request_id: Option<&str>)
             pointer, message, ..
         } => (message.as_str(), Some(pointer.as_str())),
         Refusal::ModelFailed { message } => (message.as_str(), None),
+        Refusal::NoSuchFinetune | Refusal::FinetuneIncomplete => (row.message, Some("/lora")),
         Refusal::BadFraming(what)
         | Refusal::NotSupported(what)
         | Refusal::UpgradeRequired(what) => (*what, None),

@@ -10,6 +10,7 @@ use percent_encoding::percent_decode_str;
 use super::call::{ApiDialect, Operation};
 use super::open_inference::OpenInferenceRoute;
 use super::replicate::ReplicateRoute;
+use super::workers_ai::FinetuneScope;
 use crate::Refusal;
 
 /// Route of a request.
@@ -41,6 +42,8 @@ pub enum RouteTarget<'a> {
     Tasks,
     /// A route of the durable path.
     Replicate(Box<ReplicateRoute>),
+    /// Finetunes of the models this key may use.
+    Finetunes(FinetuneScope),
     /// The document that describes all routes.
     Description,
     /// A route of the Open Inference Protocol beside inference.

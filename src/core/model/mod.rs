@@ -12,8 +12,10 @@ mod client_profile;
 mod credentials;
 mod deployment;
 mod discovery;
+mod finetune;
 mod jobs;
 mod loopback;
+mod lora;
 mod named_task;
 mod parameters;
 mod process;
@@ -35,10 +37,12 @@ pub use discovery::{
     ConsulSpec, DiscoveredEndpoint, DiscoveredEndpoints, DiscoverySource, DiscoverySpec,
     ENDPOINTS_MAX, KubernetesSpec, SlicePort, same_server,
 };
+pub use finetune::FinetuneSpec;
 pub use jobs::{
     AccountJobLimits, FairBy, FlowMode, JobSpec, ModerationFailure, ModerationSpec, WhenQuotaUsed,
 };
 pub use loopback::LoopbackSpec;
+pub use lora::{LoraChoice, choose_lora};
 pub use named_task::{CANDIDATES_MAX, Defaults, KeepLoaded, NamedTask};
 pub use parameters::{Parameters, RESERVED};
 pub use process::{

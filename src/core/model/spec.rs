@@ -16,6 +16,7 @@ use super::catalog_entry::CatalogEntry;
 use super::chat::ChatSpec;
 use super::credentials::{AuthForm, HealthCheckSpec, Secret};
 use super::discovery::DiscoverySpec;
+use super::finetune::FinetuneSpec;
 use super::jobs::JobSpec;
 use super::loopback::LoopbackSpec;
 use super::parameters::Parameters;
@@ -83,6 +84,11 @@ impl Task {
             Task::MultimodalEmbeddings => "multimodal-embeddings",
             Task::DumbPipe => "dumb-pipe",
         }
+    }
+
+    /// Requests may name an adapter by `lora`.
+    pub const fn has_adapters(self) -> bool {
+        matches!(self, Task::TextGeneration | Task::ImageTextToText)
     }
 
     /// The body may be the image or the sound itself instead of JSON.
@@ -453,6 +459,10 @@ pub struct ModelSpec {
     /// training is a job of the trainer: its price and its events are that model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trainer: Option<ModelId>,
+    /// Finetunes of the model: adapters (LoRA) that requests name by `lora`. Any other name is refused with 3039.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub finetunes: Vec<FinetuneSpec>,
     /// Base on whose endpoints the model runs, in place of its own: the servers exchange their weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<BaseSpec>,
@@ -530,6 +540,7 @@ impl ModelSpec {
             pin_primary: false,
             jobs: JobSpec::default(),
             trainer: None,
+            finetunes: Vec::new(),
             base: None,
             process: None,
             vram: VramSpec::default(),
@@ -569,6 +580,7 @@ impl ModelSpec {
             && self.metrics_trust == other.metrics_trust
             && self.metrics == other.metrics
             && self.allowed_accounts == other.allowed_accounts
+            && self.finetunes == other.finetunes
     }
 
     /// Returns the model with an endpoint for each of its slots; as it is without a process.

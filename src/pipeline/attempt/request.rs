@@ -78,6 +78,14 @@ impl ModelRequest {
         &self.prepared.call
     }
 
+    /// Returns the adapter that the request names, as its servers report it.
+    pub fn lora(&self) -> Option<Cow<'_, str>> {
+        match &self.prepared.adapter {
+            Some(name) => Some(Cow::Borrowed(name)),
+            None => self.prepared.call.lora(),
+        }
+    }
+
     /// Returns whether the request asks for a stream of events.
     pub fn is_streaming(&self) -> bool {
         self.encoded.streams
@@ -203,6 +211,7 @@ fn encode(
     prepared: &PreparedRequest,
     name: &str,
 ) -> Result<UpstreamRequest, Refusal> {
+    let name = model.backend.served_name(name, prepared.adapter.as_deref());
     let encoded = model
         .backend
         .encode(&prepared.call, model.spec.task, name)?;

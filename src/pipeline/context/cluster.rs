@@ -75,6 +75,8 @@ impl RequestContext {
             Refusal::UpstreamFailed | Refusal::UpstreamRejected | Refusal::UpstreamNotTrusted => {
                 RejectionCause::Failed
             }
+            // Its configuration, or its disk, differs from that of the node that has looked before.
+            Refusal::NoSuchFinetune | Refusal::FinetuneIncomplete => NO_CAPACITY,
             Refusal::BodyBudgetSpent | Refusal::NoSuchModel => NO_CAPACITY,
             refusal if refusal.is_out_of_capacity() => self
                 .model

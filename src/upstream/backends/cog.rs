@@ -10,7 +10,8 @@ use infergate_core::api::{Call, Operation};
 use infergate_core::model::{BackendName, Payload, Task};
 
 use super::descriptor::{
-    Backend, NO_TENSORS, NO_WEBSOCKET, Probe, ProbeReport, UpstreamRequest, wrong_model,
+    AdapterForm, Backend, NO_TENSORS, NO_WEBSOCKET, Probe, ProbeReport, UpstreamRequest,
+    wrong_model,
 };
 use crate::upstream::response::PredictionResult;
 
@@ -25,6 +26,7 @@ pub(super) static COG: Backend = Backend {
     accepts,
     encode,
     response_decoder: |call, task| PredictionResult::decoder(is_streamed(call, task), task),
+    adapter_form: Some(AdapterForm::LORA),
     probe: Probe {
         // Always 200: the state is in the body.
         path: "/health-check",

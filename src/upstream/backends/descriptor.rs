@@ -111,8 +111,41 @@ pub struct Backend {
     pub encode: fn(&Call, Task, &str) -> Result<UpstreamRequest, Refusal>,
     /// The decoder of the 2xx response to that request.
     pub response_decoder: fn(&Call, Task) -> Box<dyn ResponseDecoder>,
+    /// Form in which such a server takes the adapter of a request; none where a request cannot choose one.
+    pub adapter_form: Option<AdapterForm>,
     /// Health check of such a server.
     pub probe: Probe,
+}
+
+/// Form in which a server takes the adapter (LoRA) of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct AdapterForm {
+    /// An adapter is a model there: its name takes the place of the model's.
+    pub is_model: bool,
+    /// Member that carries its name.
+    pub member: Option<&'static str>,
+    /// Member that carries what the configuration says of a finetune with files.
+    pub config_member: Option<&'static str>,
+    /// Members and inputs by which such servers are asked for an adapter past its finetune.
+    pub barred: &'static [&'static str],
+}
+
+impl AdapterForm {
+    /// A model of its own. SGLang and servers alike have a member beside.
+    pub(super) const MODEL: AdapterForm = AdapterForm {
+        is_model: true,
+        member: None,
+        config_member: None,
+        barred: &["lora_path"],
+    };
+
+    /// The member of clients, with the adapter's name there.
+    pub(super) const LORA: AdapterForm = AdapterForm {
+        is_model: false,
+        member: Some("lora"),
+        config_member: None,
+        barred: &[],
+    };
 }
 
 impl Backend {
@@ -186,6 +219,12 @@ impl Backend {
             true => "PUT",
             false => "POST",
         }
+    }
+
+    /// Returns the name under which such a server runs a model, or the adapter that takes its place there.
+    pub fn served_name<'a>(&self, model: &'a str, adapter: Option<&'a str>) -> &'a str {
+        let form = self.adapter_form.filter(|form| form.is_model);
+        form.and(adapter).unwrap_or(model)
     }
 
     /// Returns true when the task's payload goes to the path that the task names: the server has none of its own.

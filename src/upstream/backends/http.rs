@@ -12,7 +12,7 @@ use infergate_core::model::{BackendName, Payload, Task};
 use infergate_core::task::backend_path;
 
 use super::descriptor::{
-    Backend, NO_TENSORS, Probe, UpstreamRequest, pass, path_segment, wrong_model,
+    AdapterForm, Backend, NO_TENSORS, Probe, UpstreamRequest, pass, path_segment, wrong_model,
 };
 use crate::upstream::response::{Opaque, PassedAnswer, ResponseDecoder, TaskResult};
 
@@ -27,6 +27,7 @@ pub(super) static HTTP: Backend = Backend {
     accepts,
     encode,
     response_decoder: decoder,
+    adapter_form: Some(AdapterForm::LORA),
     probe: Probe {
         path: "/health",
         is_healthy: |status, _body| status < 500,

@@ -20,6 +20,8 @@ pub(super) static LLAMA_SERVER: Backend = Backend {
         Task::TextClassification,
     ],
     passed: &[PassedApi::Responses, PassedApi::Rerank],
+    // Numbers, not names, and all apply to a request that names none.
+    adapter_form: None,
     encode: |call, task, model| {
         openai::encode(call, task, model, |name| match name {
             "repetition_penalty" => "repeat_penalty",

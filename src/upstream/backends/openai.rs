@@ -12,7 +12,9 @@ use infergate_core::api::workers_ai::{GenerationInput, TextEmbeddings, TextGener
 use infergate_core::model::{Payload, Task};
 use serde_json::value::RawValue;
 
-use super::descriptor::{Backend, BackendOperation, Probe, UpstreamRequest, accepts, answers_200};
+use super::descriptor::{
+    AdapterForm, Backend, BackendOperation, Probe, UpstreamRequest, accepts, answers_200,
+};
 use super::json_object::{JsonObject, list, quoted};
 use crate::upstream::response::{
     ConvertingDecoder, OPENAI_EMBEDDINGS, OPENAI_TEXT, PassedAnswer, Passthrough, ResponseDecoder,
@@ -36,6 +38,7 @@ pub(super) const OPENAI: Backend = Backend {
     accepts,
     encode: |call, task, model| encode(call, task, model, |name| name),
     response_decoder: decoder,
+    adapter_form: Some(AdapterForm::MODEL),
     probe: Probe {
         // The one path that every server of this kind has.
         path: "/v1/models",

@@ -4,7 +4,7 @@
 //! <https://docs.sglang.ai/references/production_metrics.html>; the page needs `--enable-metrics`, and without
 //! it the server is routed to as any other. Adapters are not on it.
 
-use super::descriptor::{Backend, MetricsPage, Probe, answers_200};
+use super::descriptor::{AdapterForm, Backend, MetricsPage, Probe, answers_200};
 use super::openai::OPENAI;
 use super::server_metrics::MetricNames;
 
@@ -12,6 +12,12 @@ use super::server_metrics::MetricNames;
 pub(super) static SGLANG: Backend = Backend {
     name: "sglang",
     about: "SGLang, with its load for routing",
+    // In the model's name it looks for an adapter behind a colon alone:
+    // <https://docs.sglang.io/advanced_features/lora.html>.
+    adapter_form: Some(AdapterForm {
+        member: Some("lora_path"),
+        ..AdapterForm::MODEL
+    }),
     probe: Probe {
         path: "/health",
         is_healthy: answers_200,

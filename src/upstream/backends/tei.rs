@@ -33,6 +33,7 @@ pub(super) static TEI: Backend = Backend {
     accepts,
     encode,
     response_decoder: decoder,
+    adapter_form: None,
     probe: Probe {
         path: "/health",
         is_healthy: answers_200,

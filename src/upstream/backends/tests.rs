@@ -249,6 +249,25 @@ fn texts_become_the_input_of_each_embeddings_server() {
 }
 
 #[test]
+fn an_adapter_takes_the_name_of_the_model_at_servers_that_have_it_as_one() {
+    for (kind, expected) in [
+        ("openai", "a"),
+        ("vllm", "a"),
+        ("sglang", "a"),
+        ("tgi", "a"),
+        ("http", "m"),
+        ("triton", "m"),
+        ("cog", "m"),
+        ("llama-server", "m"),
+        ("tei", "m"),
+    ] {
+        let backend = backend(kind).unwrap();
+        assert_eq!(backend.served_name("m", Some("a")), expected, "{kind}");
+        assert_eq!(backend.served_name("m", None), "m", "{kind}");
+    }
+}
+
+#[test]
 fn a_server_is_healthy_when_its_probe_path_answers_200() {
     for (kind, name, path) in [
         ("openai", "openai", "/v1/models"),

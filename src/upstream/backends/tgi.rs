@@ -17,7 +17,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::descriptor::{
-    Backend, BackendOperation, Probe, UpstreamRequest, accepts, answers_200, wrong_model,
+    AdapterForm, Backend, BackendOperation, Probe, UpstreamRequest, accepts, answers_200,
+    wrong_model,
 };
 use super::json_object::{JsonObject, list};
 use super::openai;
@@ -42,6 +43,12 @@ pub(super) static TGI: Backend = Backend {
     accepts,
     encode,
     response_decoder: decoder,
+    // Chats name it as their model, `/generate` as a parameter.
+    adapter_form: Some(AdapterForm {
+        member: Some("lora"),
+        barred: &["adapter_id"],
+        ..AdapterForm::MODEL
+    }),
     probe: Probe {
         path: "/health",
         is_healthy: answers_200,

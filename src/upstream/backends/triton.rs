@@ -9,7 +9,8 @@ use infergate_core::api::{Call, Operation, open_inference};
 use infergate_core::model::{BackendName, Payload, Task};
 
 use super::descriptor::{
-    Backend, NO_WEBSOCKET, Probe, UpstreamRequest, answers_200, path_segment, wrong_model,
+    AdapterForm, Backend, NO_WEBSOCKET, Probe, UpstreamRequest, answers_200, path_segment,
+    wrong_model,
 };
 use crate::upstream::response::{ResponseDecoder, TensorAnswer, TensorResult};
 
@@ -28,6 +29,11 @@ pub(super) static TRITON: Backend = Backend {
     accepts,
     encode,
     response_decoder: decoder,
+    adapter_form: Some(AdapterForm {
+        config_member: Some("lora_config"),
+        barred: &["lora_name", "lora_config"],
+        ..AdapterForm::LORA
+    }),
     probe: Probe {
         path: "/v2/models/{model}/ready",
         is_healthy: answers_200,

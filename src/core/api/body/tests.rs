@@ -261,6 +261,58 @@ fn the_adapter_is_read_where_the_body_names_one() {
     );
     assert_eq!(lora(r#"{"model":"m","lora":7}"#), None);
     assert_eq!(lora(r#"{"model":"m"}"#), None);
+    let has = |body: &str| chat(body).unwrap().has_lora();
+    assert!(has(r#"{"model":"m","lora":"a"}"#) && has(r#"{"model":"m","lora":7}"#));
+    assert!(!has(r#"{"model":"m","lora":null}"#) && !has(r#"{"model":"m"}"#));
+}
+
+#[test]
+fn a_member_gives_way_to_others_wherever_it_stands() {
+    let with = |body: &str, added: &str| {
+        let call = exchange_member(chat(body).unwrap(), "lora", added).unwrap();
+        let text = String::from_utf8(call.openai_body("b").to_vec()).unwrap();
+        (text, call.lora().map(|name| name.into_owned()))
+    };
+    for body in [
+        r#"{"lora":"a","model":"m","n":1}"#,
+        r#"{"model":"m","lora":"a","n":1}"#,
+        r#"{"model":"m","n":1,"lora":"a"}"#,
+        r#"{"lora":"a","model":"m","lora":"b","x_priority":1,"n":1}"#,
+        r#"{"x_priority":1,"model":"m","l\u006fra":"a","n":1,"lora":"a"}"#,
+    ] {
+        let gone = (r#"{"model":"b","n":1}"#.to_owned(), None);
+        assert_eq!(with(body, ""), gone, "{body}");
+        let exchanged = (
+            r#"{"lora":"c","x":{},"model":"b","n":1}"#.to_owned(),
+            Some("c".to_owned()),
+        );
+        assert_eq!(with(body, r#""lora":"c","x":{}"#), exchanged, "{body}");
+    }
+    let payload = chat(r#"{"model":"m"}"#).unwrap();
+    let payload = |body: &'static str| {
+        let call = payload
+            .clone()
+            .with_payload(Bytes::from_static(body.as_bytes()), None);
+        exchange_member(call, "lora", r#""lora":"c""#).unwrap().body
+    };
+    assert_eq!(payload(r#"{"lora":"a"}"#), r#"{"lora":"c"}"#);
+    assert_eq!(payload(r#"{ }"#), r#"{"lora":"c" }"#);
+    assert_eq!(payload(r#"["lora"]"#), r#"["lora"]"#);
+}
+
+#[test]
+fn members_are_found_by_any_spelling_of_their_names() {
+    let found = |body: &str| first_member(&chat(body).unwrap(), &["x", "lora_path"]);
+    assert_eq!(found(r#"{"model":"m","lora":"lora_path"}"#), None);
+    assert_eq!(
+        found(r#"{"model":"m","lora_path":null}"#),
+        Some("lora_path")
+    );
+    assert_eq!(
+        found(r#"{"model":"m","lora\u005fpath":"a"}"#),
+        Some("lora_path")
+    );
+    assert_eq!(found(r#"{"model":"m","a":{"x":1}}"#), None);
 }
 
 #[test]

@@ -24,5 +24,6 @@ pub use cost::{CostSum, ReportedCosts};
 pub(in crate::api) use descriptor::OpenInference;
 pub use page_route::{ModelPage, OpenInferenceRoute, VersionedModel};
 pub use pages::{ListedModel, client_page, index, server_page, wants_ready_only};
+pub use request::first_input;
 pub use task_inputs::{generate_body, infer_body};
 pub use task_results::{GeneratedPiece, generated_piece, task_result};

@@ -210,6 +210,18 @@ fn what_cannot_pass_is_named_by_its_place() {
     assert!(fault_of_bytes(b"\x1f\x8b\x08").contains("compressed"));
 }
 
+#[test]
+fn an_input_is_found_by_its_name() {
+    let call = |name: &str| {
+        call_of(
+            &json!({ "inputs": [input("x", json!({})), input(name, json!({}))], "outputs": [{ "name": "y" }] }),
+        )
+    };
+    let found = |name: &str| first_input(&call(name), &["lora_name", "lora_config"]);
+    assert_eq!(found("lora_config"), Some("lora_config"));
+    assert_eq!((found("lora"), found("y")), (None, None));
+}
+
 fn fault_of_bytes(body: &[u8]) -> String {
     match read(PATH, None, body) {
         Err(Refusal::BadRequest { message, .. }) => message,

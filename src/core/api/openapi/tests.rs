@@ -134,6 +134,10 @@ fn routes() -> BTreeSet<(String, String)> {
         };
         add(&method, format!("{ACCOUNT}/ai/{rest}"));
     }
+    // No arms of methods.
+    for rest in ["finetunes", "finetunes/public"] {
+        add("GET", format!("{ACCOUNT}/ai/{rest}"));
+    }
     // Not an arm: a prefix.
     for method in ["POST", "GET"] {
         add(method, "/ai/run/{model}".to_owned());

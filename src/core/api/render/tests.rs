@@ -39,6 +39,19 @@ fn workers_ai_sends_400_where_openai_sends_404() {
 }
 
 #[test]
+fn a_finetune_that_cannot_be_used_is_3039_at_its_member() {
+    for refused in [Refusal::NoSuchFinetune, Refusal::FinetuneIncomplete] {
+        let rendered = render(ApiDialect::WorkersAi, &refused);
+        assert_eq!((rendered.status, rendered.never_retry), (400, false));
+        assert_eq!(parsed(&rendered)["errors"][0]["code"], 3039);
+        let rendered = render(ApiDialect::OpenAi, &refused);
+        assert_eq!(rendered.status, 400);
+        assert_eq!(parsed(&rendered)["error"]["param"], "/lora");
+        assert_eq!(render(ApiDialect::Anthropic, &refused).status, 400);
+    }
+}
+
+#[test]
 fn anthropic_errors_have_a_type_by_status_and_the_id_of_the_request() {
     let rendered = render(ApiDialect::Anthropic, &Refusal::NoSuchModel);
     assert_eq!(rendered.status, 404);

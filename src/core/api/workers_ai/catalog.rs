@@ -138,15 +138,17 @@ struct Envelope<T> {
     result_info: Option<ResultInfo>,
 }
 
+/// Place of a page in what it is a part of.
 #[derive(Serialize)]
-struct ResultInfo {
+pub(super) struct ResultInfo {
     page: usize,
     per_page: usize,
     count: usize,
     total_count: usize,
 }
 
-fn envelope(result: impl Serialize, result_info: Option<ResultInfo>) -> Vec<u8> {
+/// Returns a result in the envelope of the API.
+pub(super) fn envelope(result: impl Serialize, result_info: Option<ResultInfo>) -> Vec<u8> {
     let envelope = Envelope {
         result,
         success: true,

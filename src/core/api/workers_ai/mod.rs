@@ -7,6 +7,7 @@
 pub mod catalog;
 mod descriptor;
 mod error;
+mod finetunes;
 mod opaque;
 mod request;
 mod response;
@@ -15,6 +16,7 @@ mod routes;
 mod tests;
 
 pub(super) use descriptor::WorkersAi;
+pub use finetunes::{FinetuneScope, finetunes};
 pub use request::{GenerationInput, Parameter, TEXTS_MAX, TextEmbeddings, TextGeneration};
 pub use response::{
     EmbeddingsResult, RequestedToolCall, TextResult, result_of, write_delta, write_embeddings,

@@ -2,6 +2,7 @@
 //!
 //! Every other path below `/ai/` and `/client/v4/` is refused in this dialect.
 
+use super::finetunes::FinetuneScope;
 use crate::Refusal;
 use crate::api::Operation;
 use crate::api::route::{RequestPath, RouteTarget, decoded};
@@ -10,6 +11,9 @@ use crate::api::route::{RequestPath, RouteTarget, decoded};
 pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
     if let Some(model) = request.path.strip_prefix("/ai/run/") {
         return Some(run(request, model));
+    }
+    if let Some(rest) = request.path.strip_prefix("/ai/finetunes") {
+        return Some(finetunes(request, rest));
     }
     let has_account = request.account.is_some();
     let below = request.path.strip_prefix("/ai/");
@@ -28,6 +32,15 @@ pub(super) fn route<'a>(request: &RequestPath<'a>) -> Option<RouteTarget<'a>> {
         false => request.path.starts_with("/client/v4/") || request.path.starts_with("/ai/"),
     };
     is_ours.then_some(RouteTarget::Unknown)
+}
+
+fn finetunes<'a>(request: &RequestPath<'a>, rest: &str) -> RouteTarget<'a> {
+    match rest {
+        _ if request.account.is_none() || request.method != "GET" => RouteTarget::Unknown,
+        "" | "/" => RouteTarget::Finetunes(FinetuneScope::OfAccount),
+        "/public" => RouteTarget::Finetunes(FinetuneScope::Public),
+        _ => RouteTarget::Unknown,
+    }
 }
 
 fn run<'a>(request: &RequestPath<'a>, model: &'a str) -> RouteTarget<'a> {
