@@ -98,7 +98,6 @@ impl ClusterSockets {
             Some(former) => GossipIdentity {
                 here,
                 incarnation: started_ms(shared.clock).max(former.incarnation + 1),
-                former: Some(former.incarnation),
             },
             None => here.into(),
         };

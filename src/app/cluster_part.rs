@@ -11,6 +11,7 @@ use tokio::time::{interval, timeout};
 
 use super::cluster::{ClusterSockets, Membership};
 use super::membership_handover::{FormerNode, MembershipHandover, proven_nodes};
+use super::nodes;
 use super::seeds::{self, Seeds};
 use crate::state::Shared;
 
@@ -78,6 +79,7 @@ fn spawn(
     let (sender, seeds) = watch::channel(Seeds::default());
     let cluster = membership.cluster().clone();
     tasks.spawn(seeds::look_up(Arc::clone(shared), cluster, sender));
+    tasks.spawn(nodes::measure_rtts(Arc::clone(shared)));
     let (handover, stopped) = membership.handover();
     tasks.spawn(membership.run(seeds, stopped));
     handover

@@ -184,8 +184,8 @@ impl Gateway {
         take_turn(turn, &mut upgrades, &mut keeper, &shared).await;
         listeners.handed_over.store(false, Ordering::Release);
         let sockets = (listeners.peers, listeners.callbacks);
-        spawn_internal(&mut tasks, sockets, &edge, &closed);
         let membership = membership.join(&mut tasks, &shared).await;
+        spawn_internal(&mut tasks, sockets, &edge, &closed);
         tasks.spawn(ranking::rank(Arc::clone(&shared), membership.is_some()));
         let clients = (listeners.clients, reloader.listeners());
         let accepting = spawn_clients(&mut tasks, clients, (&edge, &connections), &closed);
@@ -323,7 +323,8 @@ fn spawn_clients(
     sender
 }
 
-/// Serves other nodes and containers of models, where they have a listener.
+/// Serves other nodes and containers of models, where they have a listener. Other nodes are to be known before: until
+/// then their connections wait.
 fn spawn_internal(
     tasks: &mut JoinSet<()>,
     (peers, callbacks): (Option<TcpListener>, Option<TcpListener>),
@@ -333,7 +334,6 @@ fn spawn_internal(
     let shared = edge.shared();
     if let Some(peers) = peers {
         let (edge, shared) = (Arc::clone(edge), Arc::clone(shared));
-        tasks.spawn(nodes::measure_rtts(Arc::clone(&shared)));
         tasks.spawn(listen::accept_peers(peers, edge, shared, closed.clone()));
     }
     if let Some(callbacks) = callbacks {

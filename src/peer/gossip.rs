@@ -145,10 +145,15 @@ pub struct GossipUpdate {
 pub struct GossipIdentity {
     /// The node.
     pub here: NodeId,
-    /// Number of this process, later than that of a predecessor: the node's generation, where there is none.
+    /// Number of this process, later than those of its predecessors: the node's generation, where there are none.
     pub incarnation: u64,
-    /// Number of the predecessor, of which others may still tell.
-    pub former: Option<u64>,
+}
+
+impl GossipIdentity {
+    /// Returns whether others tell of this process, or of one before it, which they do until they count it as lost.
+    fn was(&self, id: &ChitchatId) -> bool {
+        (self.here.generation..=self.incarnation).contains(&id.generation_id)
+    }
 }
 
 impl From<NodeId> for GossipIdentity {
@@ -157,7 +162,6 @@ impl From<NodeId> for GossipIdentity {
         GossipIdentity {
             incarnation: here.generation,
             here,
-            former: None,
         }
     }
 }
@@ -384,8 +388,7 @@ impl Gossip {
         let mut living: HashMap<&str, &ChitchatId> = HashMap::new();
         for id in chitchat.live_nodes() {
             if self.is_here(id) {
-                let own = [Some(self.identity.incarnation), self.identity.former];
-                if !own.contains(&Some(id.generation_id)) {
+                if !self.identity.was(id) {
                     update.namesake = Some(id.gossip_advertise_addr);
                 }
                 continue;

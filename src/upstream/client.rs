@@ -169,7 +169,7 @@ impl HttpClient {
         }
         // Boxed: most requests find a kept connection, and have no room for a handshake.
         let (connection, dial) =
-            Box::pin(self.open_connection(target, outbound.is_upgrade)).await?;
+            Box::pin(self.open_connection(target, (outbound.is_upgrade, outbound.fresh))).await?;
         marks.record_connected(false);
         observer.on_connected();
         let connection = begin(connection, target, &outbound);
@@ -209,12 +209,12 @@ impl HttpClient {
     async fn open_connection(
         &self,
         target: &Target,
-        is_upgrade: bool,
+        terms: (bool, bool),
     ) -> Result<(Box<UpstreamConnection>, Arc<DialAddress>), SendError> {
         let dials = target.dials().await.map_err(unresolved)?;
         let mut failed = SendError::Connect("the name has no address".into());
         for dial in dials.in_order() {
-            match self.connect(dial, is_upgrade).await {
+            match self.connect(dial, terms).await {
                 Ok(connection) => {
                     dials.prefer(dial);
                     target.is_distrusted.store(false, Ordering::Relaxed);
@@ -243,7 +243,7 @@ impl HttpClient {
     async fn connect(
         &self,
         dial: &DialAddress,
-        is_upgrade: bool,
+        (is_upgrade, is_fresh): (bool, bool),
     ) -> Result<Box<UpstreamConnection>, SendError> {
         let began = self.pool.now();
         let tcp = dial.connect().await;
@@ -260,9 +260,8 @@ impl HttpClient {
         };
         match proved {
             Ok(sealed) if sealed.is_http2() => {
-                let opened = self
-                    .shared
-                    .open(dial.pool_key, sealed, (self.pool.clock, limit));
+                let (key, time) = (dial.pool_key, (self.pool.clock, limit));
+                let opened = self.shared.open(key, sealed, time, !is_fresh);
                 let place = opened
                     .await
                     .map_err(|error| SendError::Connect(error.into()))?;

@@ -29,6 +29,8 @@ const CONNECTIONS_MAX: usize = 256;
 const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 /// The same of all responses of a connection: a client that reads slowly holds up nobody else.
 const CONNECTION_WINDOW_BYTES: u32 = STREAMS_MAX * STREAM_WINDOW_BYTES;
+/// Requests on a connection whose server has not said how many it takes.
+const STREAMS_BEFORE_SETTINGS: usize = 8;
 /// Longest head of a response, bytes as RFC 9113 section 6.5.2 counts them.
 const HEAD_BYTES_MAX: u32 = 256 * 1024;
 
@@ -117,6 +119,18 @@ pub(super) struct StreamPlace {
     clock: Clock,
 }
 
+impl StreamPlace {
+    /// Begins no further request on the connection, of which nothing has come for long: it may lead nowhere.
+    pub fn distrust(&self) {
+        self.usage.has_ended.store(true, Ordering::Release);
+    }
+
+    /// Moment on the clock of the pool.
+    pub fn now(&self) -> Millis {
+        self.clock.recent()
+    }
+}
+
 impl Drop for StreamPlace {
     fn drop(&mut self) {
         let now = self.clock.recent();
@@ -135,7 +149,8 @@ impl SharedConnections {
             .find_map(|connection| connection.place(identity, clock))
     }
 
-    /// Begins HTTP/2 on a connection whose handshake chose it, and takes the first place on it.
+    /// Begins HTTP/2 on a connection whose handshake chose it, and takes the first place on it. Other requests may share
+    /// the connection where it `is_kept`.
     ///
     /// # Errors
     /// The connection broke, or takes longer than `limit`.
@@ -144,6 +159,7 @@ impl SharedConnections {
         key: u64,
         sealed: TlsConnection<ProvedIdentity>,
         (clock, limit): (Clock, Duration),
+        is_kept: bool,
     ) -> std::io::Result<StreamPlace> {
         let proof = sealed.proof().clone();
         let mut builder = Builder::new();
@@ -151,6 +167,7 @@ impl SharedConnections {
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .initial_max_send_streams(STREAMS_BEFORE_SETTINGS)
             .max_header_list_size(HEAD_BYTES_MAX);
         let started = timeout(limit, builder.handshake(sealed)).await;
         let (requests, connection) = started
@@ -171,7 +188,7 @@ impl SharedConnections {
             ended.has_ended.store(true, Ordering::Release);
         });
         let mut by_key = self.by_key.lock();
-        if by_key.values().map(Vec::len).sum::<usize>() < CONNECTIONS_MAX {
+        if is_kept && by_key.values().map(Vec::len).sum::<usize>() < CONNECTIONS_MAX {
             by_key.entry(key).or_default().push(SharedConnection {
                 requests,
                 proof,

@@ -12,6 +12,7 @@ use bytes::{Bytes, BytesMut};
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderName, HeaderValue, Request, Response, Uri, Version, response};
+use infergate_core::Millis;
 use tokio::io::{Empty, empty};
 
 use super::http2::StreamPlace;
@@ -48,9 +49,15 @@ fn as_io(error: h2::Error) -> io::Error {
     }
 }
 
+/// Silence before a response after which its connection gets no further request. Servers that work for longer lose
+/// nothing but a kept connection.
+const SILENCE_MAX: Millis = Millis(5_000);
+
 /// One request and its response.
 pub(super) struct Http2Exchange {
     place: StreamPlace,
+    /// Moment at which the request began.
+    sent_at: Millis,
     /// The response, until its head is there.
     awaited: Option<ResponseFuture>,
     /// Its head, until it is read.
@@ -67,6 +74,7 @@ impl Http2Exchange {
     /// An exchange that has not begun.
     pub fn new(place: StreamPlace) -> Box<Http2Exchange> {
         Box::new(Http2Exchange {
+            sent_at: place.now(),
             place,
             awaited: None,
             arrived: None,
@@ -158,6 +166,15 @@ impl Http2Exchange {
     /// A way that ends at once, where a connection of its own would leave HTTP.
     pub fn nothing(&mut self) -> &mut Empty {
         &mut self.nothing
+    }
+}
+
+impl Drop for Http2Exchange {
+    fn drop(&mut self) {
+        let is_silent = self.awaited.is_some();
+        if is_silent && self.place.now().since(self.sent_at) >= SILENCE_MAX {
+            self.place.distrust();
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{AbortHandle, Abortable, BoxFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use infergate_core::Millis;
 use infergate_core::admission::reconnect_pause;
 use infergate_core::api::loopback::ended_request;
 use infergate_core::api::sse::EventSplitter;
@@ -24,6 +25,9 @@ use crate::telemetry::Clock;
 
 /// Streams that are open at once; leases alone end the work of further servers.
 const STREAMS_MAX: usize = 4096;
+
+/// A stream that has lasted so long was a good one: the next pause is the shortest again.
+const STREAM_LASTS: Millis = Millis::from_secs(10);
 
 /// Time for the head of a stream.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,13 +77,12 @@ impl<'a> WorkReports<'a> {
                 Some((target, work))
             }));
         }
-        present.truncate(STREAMS_MAX);
         self.followed.retain(|followed| followed.stays(&present));
         for (target, work) in present {
-            self.follow(target, work);
-        }
-        for followed in &self.followed {
-            followed.expire(self.clock);
+            expire(&target, &work, self.clock);
+            if self.followed.len() < STREAMS_MAX {
+                self.follow(target, work);
+            }
         }
     }
 
@@ -133,21 +136,21 @@ impl ReportStream {
         }
         false
     }
+}
 
-    /// Releases permits whose leases are over.
-    fn expire(&self, clock: Clock) {
-        let now = clock.now();
-        let count = self.work.expire(now);
-        if count > 0
-            && let Some(repeated) = self.work.warnings.due(now)
-        {
-            tracing::warn!(
-                url = &*self.target.url,
-                count,
-                repeated,
-                "a model server has not reported the end of its work within `loopback.lease_secs`"
-            );
-        }
+/// Releases permits whose leases are over.
+fn expire(target: &Target, work: &OpenWork, clock: Clock) {
+    let now = clock.now();
+    let count = work.expire(now);
+    if count > 0
+        && let Some(repeated) = work.warnings.due(now)
+    {
+        tracing::warn!(
+            url = &*target.url,
+            count,
+            repeated,
+            "a model server has not reported the end of its work within `loopback.lease_secs`"
+        );
     }
 }
 
@@ -157,12 +160,16 @@ async fn read_reports(client: &HttpClient, clock: Clock, target: &Target, work: 
     loop {
         let cause = match open_stream(client, target, work).await {
             Ok(response) => {
-                failures = 0;
-                tracing::info!(
+                let begin = clock.now();
+                tracing::debug!(
                     url = &*target.url,
                     "a model server reports the end of its work"
                 );
-                read_stream(response, work).await
+                let cause = read_stream(response, work).await;
+                if clock.now().since(begin) >= STREAM_LASTS {
+                    failures = 0;
+                }
+                cause
             }
             Err(cause) => cause,
         };

@@ -176,6 +176,7 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems) {
     for endpoint in &model.list("endpoints") {
         check_ca_file(endpoint, problems);
         check_http2(endpoint, problems);
+        check_model_config(model, endpoint, problems);
         endpoints::check_sent(endpoint, problems);
         endpoints::check(endpoint, problems);
         if let Some(loopback) = endpoint.key("loopback")
@@ -287,6 +288,20 @@ fn check_ca_file(endpoint: &Cursor<'_>, problems: &mut Problems) {
         problems.add(key.problem(
             "only an https endpoint has a certificate to check: remove the key, or correct the url",
         ));
+    }
+}
+
+fn check_model_config(model: &Cursor<'_>, endpoint: &Cursor<'_>, problems: &mut Problems) {
+    let key = endpoint.key("send_model_config");
+    let Some(key) = key.filter(|key| key.node.is_true()) else {
+        return;
+    };
+    if model.key("tariff").is_none() {
+        problems.add(
+            key.problem(
+                "the model has no `tariff` that could be sent: write one, or remove the key",
+            ),
+        );
     }
 }
 

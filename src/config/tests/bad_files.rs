@@ -288,6 +288,8 @@ put "http://127.0.0.1:9001" => "https://[::g]"
   line 8: models[0].endpoints[0].url: expected http://host:port or https://host
 put "http://127.0.0.1:9001" => "http://h:1", ca_file: ca.pem
   line 8: models[0].endpoints[0].ca_file: only an https endpoint has a certificate
+put "http://127.0.0.1:9001" => "http://h:1", send_model_config: true
+  line 8: models[0].endpoints[0].send_model_config: the model has no `tariff`
 put "http://127.0.0.1:9001" => "http://h:1", http2: auto
   line 8: models[0].endpoints[0].http2: HTTP/2 is agreed on in the TLS handshake
 put "http://127.0.0.1:9001" => "https://h", ca_file: ""

@@ -12,7 +12,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::credentials::Secret;
-use super::spec::{EndpointSpec, ModelSpec};
+use super::endpoint_spec::EndpointSpec;
+use super::spec::ModelSpec;
 
 /// Endpoints a model may be found to have: ten times the containers of a large model at one site, and
 /// few enough to probe them all within a round.

@@ -12,6 +12,7 @@ mod client_profile;
 mod credentials;
 mod deployment;
 mod discovery;
+mod endpoint_spec;
 mod finetune;
 mod jobs;
 mod loopback;
@@ -37,6 +38,9 @@ pub use discovery::{
     ConsulSpec, DiscoveredEndpoint, DiscoveredEndpoints, DiscoverySource, DiscoverySpec,
     ENDPOINTS_MAX, KubernetesSpec, SlicePort, same_server,
 };
+pub use endpoint_spec::{
+    CaFile, EndpointSpec, PermitScope, UpstreamHttp2, is_slot, server_of, slot_url,
+};
 pub use finetune::FinetuneSpec;
 pub use jobs::{
     AccountJobLimits, FairBy, FlowMode, JobSpec, ModerationFailure, ModerationSpec, WhenQuotaUsed,
@@ -49,10 +53,7 @@ pub use process::{
     AdapterSpec, ListenScope, LoadingState, OverLease, ProcessLimits, ProcessSpec, ReplicasSpec,
     SleepLevel, SplitChoice, UnknownVram, UpdateChoice, VramSpec, WarmupSpec,
 };
-pub use spec::{
-    Algorithm, CaFile, EndpointSpec, ModelInAnswers, ModelSpec, PermitScope, QueueSpec, Task,
-    UpstreamHttp2, WhenUnhealthy, is_slot, server_of, slot_url,
-};
+pub use spec::{Algorithm, ModelInAnswers, ModelSpec, QueueSpec, Task, WhenUnhealthy};
 pub use tariff::{
     ChargeCut, MetricMode, ModelPlugins, TARIFF_TEXT_BYTES_MAX, Tariff, Trust, read_tariff_text,
     tariff_text,

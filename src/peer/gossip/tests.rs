@@ -264,7 +264,6 @@ async fn a_process_that_follows_another_one_is_the_same_node() {
     let mut b = GossipNode::with_identity(
         GossipIdentity {
             incarnation: 7,
-            former: Some(former.incarnation),
             ..former
         },
         SECRET,

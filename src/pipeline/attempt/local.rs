@@ -102,16 +102,19 @@ impl LocalAttempt {
         let sent = match waited {
             Ok(HeadWait::Completed(sent)) => sent,
             Ok(HeadWait::Deadline) if head_deadline < ctx.deadline => {
+                self.end_unsent_work();
                 self.record_failure(clock.recent_micros(), FIRST_BYTE, AttemptResult::TimedOut);
                 return Ok(Err(AttemptError::Late));
             }
             Ok(HeadWait::Deadline) => {
                 ctx.mark_sent_if_started(&self.trace.marks);
+                self.end_unsent_work();
                 self.record_silence(shared, sent_at, ctx);
                 return Err(Refusal::DeadlinePassed.into());
             }
             Err(left) => {
                 ctx.mark_sent_if_started(&self.trace.marks);
+                self.end_unsent_work();
                 self.record(
                     clock.recent_micros(),
                     EndpointSignal::Neutral,
@@ -150,6 +153,13 @@ impl LocalAttempt {
         match request.name_run(&self.model, ctx) {
             Some(path) => self.permit.begin_run(path.to_owned(), &shared.left_work),
             None => self.permit.begin_work(ctx.request_id()),
+        }
+    }
+
+    /// Ends the work of a request of which no byte has gone out: the permit is not held for it.
+    fn end_unsent_work(&mut self) {
+        if !self.trace.marks.is_head_sent() {
+            self.permit.end_work();
         }
     }
 

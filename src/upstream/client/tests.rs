@@ -101,9 +101,18 @@ async fn a_name_whose_first_address_refuses_is_reached_by_the_next_one() {
     let refused = refusing.local_addr().unwrap();
     target.set_addresses(&[refused, listener.local_addr().unwrap()]);
     let client = HttpClient::default();
-    assert!(client.open_connection(&target, false).await.is_ok());
+    assert!(
+        client
+            .open_connection(&target, (false, false))
+            .await
+            .is_ok()
+    );
     target.set_addresses(&[refused]);
-    let error = client.open_connection(&target, false).await.err().unwrap();
+    let error = client
+        .open_connection(&target, (false, false))
+        .await
+        .err()
+        .unwrap();
     assert_eq!(error.cause(), "refused");
 }
 
