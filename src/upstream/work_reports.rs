@@ -29,6 +29,9 @@ const STREAMS_MAX: usize = 4096;
 /// A stream that has lasted so long was a good one: the next pause is the shortest again.
 const STREAM_LASTS: Millis = Millis::from_secs(10);
 
+/// Streams in a row of which the log has the begin, while none of them lasts.
+const FAILURES_LOGGED: u32 = 2;
+
 /// Time for the head of a stream.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -161,10 +164,12 @@ async fn read_reports(client: &HttpClient, clock: Clock, target: &Target, work: 
         let cause = match open_stream(client, target, work).await {
             Ok(response) => {
                 let begin = clock.now();
-                tracing::debug!(
-                    url = &*target.url,
-                    "a model server reports the end of its work"
-                );
+                if failures <= FAILURES_LOGGED {
+                    tracing::info!(
+                        url = &*target.url,
+                        "a model server reports the end of its work"
+                    );
+                }
                 let cause = read_stream(response, work).await;
                 if clock.now().since(begin) >= STREAM_LASTS {
                     failures = 0;

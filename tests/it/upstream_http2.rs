@@ -52,6 +52,7 @@ async fn requests_share_a_connection_and_bodies_of_any_size_pass() {
     let authority = Authority::new();
     let server = Http2Server::start(&authority.certify("localhost"), 100).await;
     let at = Fixture::start(&authority, server.address).await;
+    server.probed().await;
     assert_eq!(at.ask("first").await.status, 200);
     let mut held = Vec::new();
     for _ in 0..PERMITS {
@@ -87,6 +88,7 @@ async fn a_client_that_leaves_ends_its_stream_and_not_the_connection() {
     let authority = Authority::new();
     let server = Http2Server::start(&authority.certify("localhost"), 100).await;
     let at = Fixture::start(&authority, server.address).await;
+    server.probed().await;
     let mut leaving = at
         .node
         .posting("", r#","stream":true,"user":"stream""#)
@@ -108,6 +110,7 @@ async fn what_the_server_refused_is_sent_again_and_what_it_may_have_begun_is_not
     let authority = Authority::new();
     let server = Http2Server::start(&authority.certify("localhost"), 100).await;
     let at = Fixture::start(&authority, server.address).await;
+    server.probed().await;
     assert_eq!(at.ask("first").await.status, 200);
     let answer = at.ask("refuse-once").await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -177,6 +180,11 @@ async fn a_request_above_the_last_of_a_goodbye_is_sent_again() {
     let authority = Authority::new();
     let server = GoodbyeServer::start(&authority.certify("localhost")).await;
     let at = Fixture::start(&authority, server.address).await;
+    // Both requests take the connection that is there.
+    eventually("a check has come", async || {
+        (server.counts.lock().probes > 0).then_some(())
+    })
+    .await;
     let first = at.node.posting("", "").await;
     eventually("it is there", async || (server.posts() == 1).then_some(())).await;
     let second = at.node.posting("", "").await;
@@ -221,8 +229,15 @@ impl Switch {
 /// A server that says goodbye at the second `POST` of its first connection, of which it has begun the first.
 struct GoodbyeServer {
     address: SocketAddr,
-    posts: Arc<Mutex<usize>>,
+    counts: Arc<Mutex<Counts>>,
     _tasks: JoinSet<()>,
+}
+
+/// Requests that have come, those that were not begun included.
+#[derive(Default)]
+struct Counts {
+    posts: usize,
+    probes: usize,
 }
 
 // Frames and flags (RFC 9113 section 6).
@@ -242,9 +257,9 @@ impl GoodbyeServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(server_config(certificate, &["h2"])));
-        let posts: Arc<Mutex<usize>> = Arc::default();
+        let counts: Arc<Mutex<Counts>> = Arc::default();
         let mut tasks = JoinSet::new();
-        let seen = Arc::clone(&posts);
+        let seen = Arc::clone(&counts);
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             loop {
@@ -260,18 +275,17 @@ impl GoodbyeServer {
         });
         GoodbyeServer {
             address,
-            posts,
+            counts,
             _tasks: tasks,
         }
     }
 
-    /// Requests that have come, those that were not begun included.
     fn posts(&self) -> usize {
-        *self.posts.lock()
+        self.counts.lock().posts
     }
 }
 
-async fn speak(mut tls: TlsStream<TcpStream>, posts: &Mutex<usize>) -> std::io::Result<()> {
+async fn speak(mut tls: TlsStream<TcpStream>, counts: &Mutex<Counts>) -> std::io::Result<()> {
     let mut preface = [0; PREFACE_BYTES];
     tls.read_exact(&mut preface).await?;
     send(&mut tls, (SETTINGS, 0, 0), &[]).await?;
@@ -287,12 +301,15 @@ async fn speak(mut tls: TlsStream<TcpStream>, posts: &Mutex<usize>) -> std::io::
             (SETTINGS, flags) if flags & ACK == 0 => {
                 send(&mut tls, (SETTINGS, ACK, 0), &[]).await?;
             }
-            (HEADERS, _) if payload[0] == METHOD_GET => reply(&mut tls, stream, b"{}").await?,
+            (HEADERS, _) if payload[0] == METHOD_GET => {
+                counts.lock().probes += 1;
+                reply(&mut tls, stream, b"{}").await?;
+            }
             (HEADERS, _) => {
                 let number = {
-                    let mut posts = posts.lock();
-                    *posts += 1;
-                    *posts
+                    let mut counts = counts.lock();
+                    counts.posts += 1;
+                    counts.posts
                 };
                 match (number, held) {
                     (1, _) => held = Some(stream),

@@ -34,6 +34,7 @@ pub struct Http2Server {
 #[derive(Default)]
 struct Seen {
     connections: AtomicUsize,
+    probes: AtomicUsize,
     canceled: AtomicUsize,
     refused: AtomicUsize,
     at_work: AtomicUsize,
@@ -75,6 +76,15 @@ impl Http2Server {
     /// Connections that have carried a `POST`.
     pub fn connections(&self) -> usize {
         self.seen.connections.load(Ordering::SeqCst)
+    }
+
+    /// Waits for a health check: its connection is shared from then on.
+    pub async fn probed(&self) {
+        let seen = &self.seen.probes;
+        super::eventually("a check has come", async || {
+            (seen.load(Ordering::SeqCst) > 0).then_some(())
+        })
+        .await;
     }
 
     /// Streams that were reset by their client.
@@ -142,8 +152,9 @@ async fn answer(
         text.extend_from_slice(&part);
     }
     let is_post = parts.method == "POST";
-    if is_post {
-        seen.heads.lock().push(parts);
+    match is_post {
+        true => seen.heads.lock().push(parts),
+        false => drop(seen.probes.fetch_add(1, Ordering::SeqCst)),
     }
     let text = String::from_utf8_lossy(&text);
     let asks_to = |word: &str| is_post && text.contains(&format!(r#""user":"{word}""#));
