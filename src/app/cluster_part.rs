@@ -24,7 +24,7 @@ const OTHERS_LOOK: Duration = Duration::from_millis(10);
 /// Part of a process in a cluster, if it has one.
 pub enum ClusterPart {
     /// Without a predecessor.
-    Joined(Option<Membership>),
+    Joined(Option<Box<Membership>>),
     /// To begin where the predecessor's ends, with the node that it has been.
     Later(Option<ClusterSockets>, Option<FormerNode>),
 }
@@ -39,7 +39,7 @@ impl ClusterPart {
         shared: &Arc<Shared>,
     ) -> Result<ClusterPart, String> {
         Ok(ClusterPart::Joined(match joining {
-            Some(joining) => Some(joining.start(shared, None).await?),
+            Some(joining) => Some(Box::new(joining.start(shared, None).await?)),
             None => None,
         }))
     }
@@ -52,7 +52,7 @@ impl ClusterPart {
         shared: &Arc<Shared>,
     ) -> Option<MembershipHandover> {
         match self {
-            ClusterPart::Joined(membership) => membership.map(|it| spawn(tasks, it, shared)),
+            ClusterPart::Joined(membership) => membership.map(|it| spawn(tasks, *it, shared)),
             ClusterPart::Later(joining, former) => {
                 let others = former.as_ref().map_or(0, |former| former.others);
                 match joining?.start(shared, former).await {

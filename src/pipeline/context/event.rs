@@ -142,7 +142,6 @@ impl RequestContext {
                 queued_in_site: times.has_queued_here(),
                 billing_fallback: bill.fell_back,
                 unix_socket: facts.client.over_unix_socket,
-                ..EventFlags::default()
             },
             request_source: match self.origin {
                 Origin::Job(_) => "job",
