@@ -196,31 +196,36 @@ impl<'a> Attempts<'a> {
                 }
             };
             // Once more, at another server where there is one.
-            match self.decide_retry(ctx, failed, wanted, fallback.state())? {
-                NextAttempt::AtOnce(unproven) => wanted.avoid.extend(unproven),
-                NextAttempt::AfterPause(pause) => {
-                    // Boxed: few requests wait for servers without capacity.
-                    Box::pin(self.pause(downstream, ctx, pause, &mut beat)).await?;
-                    wanted.avoid.clear();
-                }
-            }
-            wanted.is_retry = true;
+            let next = self.decide_retry(ctx, failed, wanted, fallback.state())?;
+            self.prepare(downstream, ctx, wanted, next, &mut beat)
+                .await?;
         }
     }
 
-    /// Waits until the next attempt is due: a wait for a permit, to the request's event.
-    async fn pause(
-        &self,
+    /// Prepares the request for the next attempt, and waits until it is due: a wait for a permit, to its event.
+    async fn prepare(
+        &mut self,
         downstream: &mut impl Downstream,
         ctx: &mut RequestContext,
-        pause: Millis,
+        wanted: &mut PermitRequest,
+        next: NextAttempt,
         beat: &mut Heartbeat,
     ) -> Result<(), ModelError> {
-        let (shared, model) = (self.shared, self.model);
-        ctx.trace.times.begin_pause(shared.clock.recent_micros());
-        let waited = wait_for_capacity(shared, downstream, ctx, model, pause, beat).await;
-        ctx.trace.times.end_wait(shared.clock.recent_micros());
-        waited
+        match next {
+            NextAttempt::AtOnce(unproven) => wanted.avoid.extend(unproven),
+            NextAttempt::AfterPause(pause) => {
+                let (shared, model) = (self.shared, self.model);
+                ctx.trace.times.begin_pause(shared.clock.recent_micros());
+                // Boxed: few requests wait for servers without capacity.
+                let waiting = wait_for_capacity(shared, downstream, ctx, model, pause, beat);
+                let waited = Box::pin(waiting).await;
+                ctx.trace.times.end_wait(shared.clock.recent_micros());
+                waited?;
+                wanted.avoid.clear();
+            }
+        }
+        wanted.is_retry = true;
+        Ok(())
     }
 
     /// Counts a request for a model whose processes the gateway starts, where it names its client.
