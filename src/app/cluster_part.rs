@@ -26,7 +26,7 @@ pub enum ClusterPart {
     /// Without a predecessor.
     Joined(Option<Box<Membership>>),
     /// To begin where the predecessor's ends, with the node that it has been.
-    Later(Option<ClusterSockets>, Option<FormerNode>),
+    Later(Option<Box<ClusterSockets>>, Option<Box<FormerNode>>),
 }
 
 impl ClusterPart {
@@ -55,6 +55,7 @@ impl ClusterPart {
             ClusterPart::Joined(membership) => membership.map(|it| spawn(tasks, *it, shared)),
             ClusterPart::Later(joining, former) => {
                 let others = former.as_ref().map_or(0, |former| former.others);
+                let former = former.map(|former| *former);
                 match joining?.start(shared, former).await {
                     Ok(membership) => {
                         let handover = spawn(tasks, membership, shared);

@@ -101,7 +101,7 @@ impl Gateway {
         let shared = build_shared(config, here, &kept, (metrics, clock))?;
         let keeper = QuotaKeeper::new(Arc::clone(&shared.quota), lock, &state_dir, kept);
         let membership = match turn {
-            Some(_) => ClusterPart::Later(joining, former.cloned()),
+            Some(_) => ClusterPart::Later(joining.map(Box::new), former.cloned().map(Box::new)),
             None => ClusterPart::begin(joining, &shared).await?,
         };
         let (handle, requests) = reload_channel();
