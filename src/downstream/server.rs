@@ -282,7 +282,7 @@ mod tests {
     /// Bytes that the state of an inference request may take, allocated for each one. States of rare steps
     /// (forward, failure, heartbeat, an event on the disk) are boxed. The figure only goes down, but for words that every
     /// request has. Three of them are the byte counter of a slot's process, the wait for its load, and the count of answers
-    /// that no slot is free. Later came the name of an adapter, the work that a permit is held for, and the count of own retries.
+    /// that no slot is free. Others are the name of an adapter, the work that a permit is held for, and the count of own retries.
     const INFERENCE_BYTES_MAX: usize = 4_544;
 
     /// Bytes that the state of any request may take: the cost of a 401 and of the catalog. The figure only

@@ -83,7 +83,7 @@ impl GossipSocket {
     /// Takes a socket that another process has bound, and reads no more.
     ///
     /// # Errors
-    /// It is no socket for datagrams.
+    /// The socket is none for datagrams.
     pub fn inherited(socket: OwnedFd) -> Result<GossipSocket, String> {
         let socket = std::net::UdpSocket::from(socket);
         let taken = socket

@@ -41,6 +41,22 @@ impl Fixture {
     async fn ask(&self, user: &str) -> TestResponse {
         self.node.posting("", &as_user(user)).await.answer().await
     }
+
+    /// Sends as many requests as there are permits, and has them answered once all are at work.
+    async fn fill(&self, server: &Http2Server) {
+        let mut held = Vec::new();
+        for _ in 0..PERMITS {
+            held.push(self.node.posting("", &as_user("hold")).await);
+        }
+        eventually("all are at work", async || {
+            (server.at_work() == PERMITS).then_some(())
+        })
+        .await;
+        server.release();
+        for answer in held {
+            assert_eq!(answer.answer().await.status, 200);
+        }
+    }
 }
 
 fn as_user(user: &str) -> String {
@@ -54,18 +70,7 @@ async fn requests_share_a_connection_and_bodies_of_any_size_pass() {
     let at = Fixture::start(&authority, server.address).await;
     server.probed().await;
     assert_eq!(at.ask("first").await.status, 200);
-    let mut held = Vec::new();
-    for _ in 0..PERMITS {
-        held.push(at.node.posting("", &as_user("hold")).await);
-    }
-    eventually("all are at work", async || {
-        (server.at_work() == PERMITS).then_some(())
-    })
-    .await;
-    server.release();
-    for answer in held {
-        assert_eq!(answer.answer().await.status, 200);
-    }
+    at.fill(&server).await;
     let large = format!(
         r#","user":"large","metadata":{{"x":"{}"}}"#,
         "x".repeat(LARGE_BYTES)
@@ -130,18 +135,7 @@ async fn a_server_with_few_streams_gets_further_connections() {
     let server = Http2Server::start(&authority.certify("localhost"), 2).await;
     let at = Fixture::start(&authority, server.address).await;
     assert_eq!(at.ask("first").await.status, 200);
-    let mut held = Vec::new();
-    for _ in 0..PERMITS {
-        held.push(at.node.posting("", &as_user("hold")).await);
-    }
-    eventually("all are at work", async || {
-        (server.at_work() == PERMITS).then_some(())
-    })
-    .await;
-    server.release();
-    for answer in held {
-        assert_eq!(answer.answer().await.status, 200);
-    }
+    at.fill(&server).await;
     assert!(server.connections() >= PERMITS / 2);
 }
 

@@ -30,7 +30,7 @@ pub struct Http2Server {
     _tasks: JoinSet<()>,
 }
 
-/// What it has seen so far.
+/// Requests and connections so far.
 #[derive(Default)]
 struct Seen {
     connections: AtomicUsize,
