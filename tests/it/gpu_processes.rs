@@ -13,7 +13,7 @@ use infergate::parts::process::{
     ExitReport, InstanceEvent, InstanceId, InstanceRecord, InstanceSpec, ListenScope, LogReader,
     OrphanDecision, PortOwnership, PortPool, ProcessId, ProcessLimits, RunningInstance,
     create_cgroup, environment, is_address_in_use, log_directory, log_file, own_group,
-    port_ownership, run_directory, sweep,
+    port_ownership, prepare_cgroup_entry, run_directory, sweep,
 };
 use tokio::time::{Instant, timeout};
 
@@ -563,6 +563,9 @@ async fn a_control_group_is_made_joined_and_removed() {
         println!("skipped: control groups of version 2 cannot be made here");
         return;
     };
+    let before = own_group();
+    prepare_cgroup_entry();
+    assert_eq!(own_group(), before, "this process stays where it is");
     spec.cgroup = Some(group.clone());
     let mut running = start(&spec).await;
     serves(&spec).await;

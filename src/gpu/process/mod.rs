@@ -23,7 +23,10 @@ mod record;
 mod sweep;
 
 pub use crate::gpu::processes::ProcessId;
-pub use cgroup::{create as create_cgroup, delegated_group, own_group, remove as remove_cgroup};
+pub use cgroup::{
+    create as create_cgroup, delegated_group, own_group, prepare_cgroup_entry,
+    remove as remove_cgroup,
+};
 pub use command::{
     CommandError, EnvironmentSources, PlaceholderValues, environment, expand_command,
 };
