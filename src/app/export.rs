@@ -191,6 +191,7 @@ async fn post_once(
         body,
         fresh: false,
         is_upgrade: false,
+        rest: None,
     };
     let mut timings = ConnectTimings::default();
     let sent = shared.client.send(&tracing.target, request, &mut timings);

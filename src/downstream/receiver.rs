@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::session::Session;
+use crate::http1::BodyStep;
 use crate::peer::ForwardStatus;
 use crate::pipeline::{Downstream, DownstreamClosed, RequestHead, ResponseHead};
 use crate::upstream::Tunnel;
@@ -16,7 +17,9 @@ use crate::upstream::Tunnel;
 /// An unread body up to this size is read before the response, which keeps the connection usable.
 const DRAIN_BEFORE_MAX_BYTES: u64 = 64 * 1024;
 /// Bytes of a larger body that are read after the response, so that the client gets to see it.
-const DRAIN_AFTER_MAX_BYTES: u64 = 1024 * 1024;
+pub(super) const DRAIN_AFTER_MAX_BYTES: u64 = 1024 * 1024;
+/// Piece of a body that goes on as it comes, at most.
+const PIECE_BYTES: usize = 64 * 1024;
 
 impl Session {
     /// Returns the bytes of the body that are still to come, where the client has announced them and does
@@ -89,6 +92,22 @@ impl Downstream for Session {
         head.append(name, value.as_bytes());
         let sent = self.send_interim(&head).await;
         sent.map_err(|_| DownstreamClosed)
+    }
+
+    async fn read_piece(&mut self) -> Result<Option<Bytes>, DownstreamClosed> {
+        let mut piece = BytesMut::new();
+        loop {
+            match self.take_body().map_err(|_| DownstreamClosed)? {
+                BodyStep::Data(piece) => return Ok(Some(piece)),
+                BodyStep::End => return Ok(None),
+                BodyStep::Partial => {}
+            }
+            piece.reserve(PIECE_BYTES);
+            let read = self.read_more(&mut piece, PIECE_BYTES as u64).await;
+            if read.map_err(|_| DownstreamClosed)? > 0 {
+                return Ok(Some(piece.freeze()));
+            }
+        }
     }
 
     fn bytes_taken(&self) -> Option<Arc<AtomicU64>> {

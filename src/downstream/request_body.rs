@@ -1,17 +1,21 @@
 //! Body of an HTTP/1 request: whole, within its bounds.
 //!
-//! Not parsed here. The bytes that have arrived count against one budget for all requests, and its account's
-//! part of it, until the request ends. Read once: a small body is a slice of the connection's buffer, a large
-//! one goes from the socket to where it stays.
+//! Not parsed here, but for the beginning of a large form: its file goes on to the server as it comes. The bytes that are
+//! kept count against one budget for all requests, and its account's part of it, until the request ends. Read once: a small
+//! body is a slice of the connection's buffer, a large one goes from the socket to where it stays.
 
 use bytes::{Bytes, BytesMut};
+use futures_util::future::Either;
 use infergate_core::admission::bodies::BodyPace;
+use infergate_core::api::Operation;
+use infergate_core::api::arriving_form::FormStart;
+use infergate_core::api::passed::{PassedApi, begin_rest, find_start};
 use infergate_core::{Millis, Refusal};
 use tokio::time::timeout_at;
 
 use super::session::{RequestReadError, Session};
 use crate::http1::BodyStep;
-use crate::pipeline::{RequestContext, RequestError, interim};
+use crate::pipeline::{ArrivingBody, RequestContext, RequestError, interim};
 use crate::state::Account;
 use crate::state::BodyShare;
 use crate::state::Shared;
@@ -30,15 +34,103 @@ const STEP_BYTES_MIN: u64 = 4 * 1024;
 /// A body of known length that has come so far is read to its place from here on.
 const DIRECT_FROM_BYTES: u64 = 2 * 1024;
 
-/// Reads the body; the share holds its bytes in the budget, as they arrive.
+/// A form of so many bytes goes on as it comes, where its file follows the name of its model.
+const ARRIVING_BYTES_MIN: u64 = 1024 * 1024;
+/// Bytes among which the file of such a form begins; forms whose file begins later are read whole.
+const START_BYTES_MAX: usize = 64 * 1024;
+
+/// Beginning of a form, while it is looked for.
+struct WantedStart {
+    api: PassedApi,
+    content_type: String,
+    found: Option<FormStart>,
+}
+
+impl WantedStart {
+    /// None for a body that is read whole: no large form, or one that another node may get.
+    fn of(shared: &Shared, session: &Session, operation: Operation) -> Option<WantedStart> {
+        let Operation::Passed(api) = operation else {
+            return None;
+        };
+        let is_large = session
+            .body_length()
+            .is_some_and(|length| length >= ARRIVING_BYTES_MIN);
+        let arrives = api.takes_form() && is_large && !shared.cluster.has_joined();
+        arrives.then(|| WantedStart {
+            api,
+            content_type: session
+                .fields()
+                .text_of("content-type")
+                .unwrap_or("")
+                .to_owned(),
+            found: None,
+        })
+    }
+
+    /// Returns whether the beginning has come.
+    fn has_come(&mut self, received: &[u8]) -> bool {
+        if received.len() <= START_BYTES_MAX {
+            self.found = find_start(self.api, &self.content_type, received);
+        }
+        self.found.is_some()
+    }
+}
+
+/// Reads the body of an inference request, or the beginning of a large form; its rest is the context's.
 ///
 /// # Errors
-/// Too large, too slow, no budget; or the client left.
-pub async fn read_body(
+/// Those of [`read_body`]; what has come of the form is broken.
+// Not an `async fn`: the state of a request has no room for another layer.
+pub fn read_inference_body<'a>(
+    shared: &'a Shared,
+    session: &'a mut Session,
+    ctx: &'a mut RequestContext,
+    account: &'a Account,
+    operation: Operation,
+) -> impl Future<Output = Result<(Bytes, BodyShare), RequestError>> + Send + 'a {
+    match WantedStart::of(shared, session, operation) {
+        None => Either::Left(read_body(shared, session, ctx, account)),
+        // Boxed: few bodies are large forms.
+        Some(start) => Either::Right(Box::pin(read_form(shared, session, ctx, account, start))),
+    }
+}
+
+async fn read_form(
     shared: &Shared,
     session: &mut Session,
     ctx: &mut RequestContext,
     account: &Account,
+    mut start: WantedStart,
+) -> Result<(Bytes, BodyShare), RequestError> {
+    let (body, share) = read_until(shared, session, ctx, account, Some(&mut start)).await?;
+    if let Some(start) = &start.found {
+        let left = session.body_length().unwrap_or(0);
+        let rest = begin_rest(start, &body)?;
+        ctx.arriving = (left > 0).then(|| Box::new(ArrivingBody::new(rest, left)));
+    }
+    Ok((body, share))
+}
+
+/// Reads the body; the share holds its bytes in the budget, as they arrive.
+///
+/// # Errors
+/// Too large, too slow, no budget; or the client left.
+pub fn read_body<'a>(
+    shared: &'a Shared,
+    session: &'a mut Session,
+    ctx: &'a mut RequestContext,
+    account: &'a Account,
+) -> impl Future<Output = Result<(Bytes, BodyShare), RequestError>> + Send + 'a {
+    read_until(shared, session, ctx, account, None)
+}
+
+/// Reads the body, or as much as shows its beginning where that is wanted.
+async fn read_until(
+    shared: &Shared,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    account: &Account,
+    start: Option<&mut WantedStart>,
 ) -> Result<(Bytes, BodyShare), RequestError> {
     let limit = ctx.snapshot.limits.request_body_bytes();
     let length = session.body_length();
@@ -49,7 +141,12 @@ pub async fn read_body(
         .bodies
         .share(&account.bodies, ctx.snapshot.body_limits());
     // A body that does not fit now is refused before it is sent; nothing is taken for its length.
-    if !share.has_room_for(length.unwrap_or(0)) {
+    let wanted = length.unwrap_or(0);
+    let wanted = match &start {
+        None => wanted,
+        Some(_) => wanted.min(SEVERAL_PIECES_BYTES),
+    };
+    if !share.has_room_for(wanted) {
         return Err(Refusal::BodyBudgetSpent.into());
     }
     if session.send_continue().await.is_err() {
@@ -64,7 +161,14 @@ pub async fn read_body(
     interim::send_queued(shared, session, ctx).await?;
     if !is_whole {
         // Boxed: few requests have room for the wait.
-        Box::pin(read_rest(shared, session, ctx, &mut body, &mut share)).await?;
+        Box::pin(read_rest(
+            shared,
+            session,
+            ctx,
+            (&mut body, &mut share),
+            start,
+        ))
+        .await?;
     }
     Ok((body.into_whole(), share))
 }
@@ -103,8 +207,8 @@ async fn read_rest(
     shared: &Shared,
     session: &mut Session,
     ctx: &mut RequestContext,
-    body: &mut BodyBuffer,
-    share: &mut BodyShare,
+    (body, share): (&mut BodyBuffer, &mut BodyShare),
+    mut start: Option<&mut WantedStart>,
 ) -> Result<(), RequestError> {
     let limit = ctx.snapshot.limits.request_body_bytes();
     let idle = Millis::from_secs(ctx.snapshot.timeouts.request_body_idle_secs);
@@ -124,6 +228,11 @@ async fn read_rest(
         }
         counted = body.length;
         if session.is_body_done() {
+            return Ok(());
+        }
+        if let Some(start) = &mut start
+            && start.has_come(body.received())
+        {
             return Ok(());
         }
         let is_last_wait = ctx.deadline <= silent_at;
@@ -218,6 +327,11 @@ impl BodyBuffer {
             self.gather(share);
         }
         Ok((&mut self.rest, share.bytes() - self.length))
+    }
+
+    /// What has come.
+    fn received(&self) -> &[u8] {
+        self.first.as_deref().unwrap_or(&self.rest)
     }
 
     fn into_whole(self) -> Bytes {

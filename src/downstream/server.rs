@@ -12,6 +12,7 @@ use infergate_core::client_address::ForwardedFor;
 use tokio::time::timeout;
 
 use super::connections::{ClientConnections, ConnectionLimit};
+use super::receiver::DRAIN_AFTER_MAX_BYTES;
 use super::session::{RequestReadError, Session};
 use super::{health, peer_requests, preflight, request_body};
 use crate::jobs::Jobs;
@@ -113,8 +114,9 @@ impl DownstreamServer {
         (operation, path_model, model): (Operation, Option<String>, Option<Arc<ModelRuntime>>),
     ) -> Result<(), RequestError> {
         let shared = &*self.shared;
+        let account = &authenticated.account;
         let (body, body_share) =
-            request_body::read_body(shared, session, ctx, &authenticated.account).await?;
+            request_body::read_inference_body(shared, session, ctx, account, operation).await?;
         let request = InferenceRequest {
             authenticated,
             operation,
@@ -124,7 +126,12 @@ impl DownstreamServer {
             body_share,
             permit: None,
         };
-        pipeline::run(shared, session, ctx, request).await
+        let ended = pipeline::run(shared, session, ctx, request).await;
+        if ctx.arriving.is_some() && ended.is_ok() && !session.is_body_done() {
+            // A client that still sends gets to see the response.
+            Box::pin(session.drain(DRAIN_AFTER_MAX_BYTES)).await;
+        }
+        ended
     }
 
     /// Serves one request and returns whether the connection may carry another one.
@@ -282,8 +289,9 @@ mod tests {
     /// Bytes that the state of an inference request may take, allocated for each one. States of rare steps
     /// (forward, failure, heartbeat, an event on the disk) are boxed. The figure only goes down, but for words that every
     /// request has. Three of them are the byte counter of a slot's process, the wait for its load, and the count of answers
-    /// that no slot is free. Others are the name of an adapter, the work that a permit is held for, and the count of own retries.
-    const INFERENCE_BYTES_MAX: usize = 4_544;
+    /// that no slot is free. Others are the name of an adapter, the work that a permit is held for, and the count of own
+    /// retries. The last is the rest of a body that goes on as it comes.
+    const INFERENCE_BYTES_MAX: usize = 4_640;
 
     /// Bytes that the state of any request may take: the cost of a 401 and of the catalog. The figure only
     /// goes down, but for words that every request has: whether its listener shows health, and its client's address.

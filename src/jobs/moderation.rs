@@ -86,6 +86,7 @@ impl Moderator {
             body: &body,
             fresh: true,
             is_upgrade: false,
+            rest: None,
         };
         let mut timings = ConnectTimings::default();
         let sent = self.http.send(&target, outbound, &mut timings).await;

@@ -232,6 +232,7 @@ impl PeerClient {
             body: &Bytes::new(),
             fresh: false,
             is_upgrade: false,
+            rest: None,
         };
         let mut marks = ConnectTimings::with_clock(self.clock);
         let progress = ForwardProgress::new(self.clock);

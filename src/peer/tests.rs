@@ -140,6 +140,7 @@ fn ping(body: &Bytes) -> OutboundRequest<'_> {
         body,
         fresh: false,
         is_upgrade: false,
+        rest: None,
     }
 }
 

@@ -5,6 +5,7 @@
 //! response, or a server that may have started to work. Retries at servers without capacity wait before they ask for a
 //! permit again.
 
+mod arriving;
 mod capacity_pause;
 mod chat_form;
 mod error;
@@ -303,13 +304,14 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Returns whether the request may not go out again, to no server and no other model: a WebSocket was asked for.
+    /// Returns whether the request may go to no other server and no other model: a WebSocket was asked for, or a part of the
+    /// body is not here any more.
     fn is_sent_for_good(&self, failed: AttemptError) -> bool {
         let is_unsent = matches!(
             failed,
             AttemptError::NotConnected | AttemptError::NotTrusted
         );
-        self.request.is_upgrade() && !is_unsent
+        (self.request.is_upgrade() && !is_unsent) || self.request.is_partly_gone()
     }
 
     /// Returns the request's result at this model.

@@ -22,6 +22,7 @@ use infergate_core::model::{AccountSpec, KeepLoaded, NamedTask, Task};
 use infergate_core::refusal::Refusal;
 use infergate_core::{AccountId, Millis, ModelId};
 
+use crate::pipeline::arriving_body::ArrivingBody;
 use crate::pipeline::billing::{JobTimes, PriceInput, QuotaLimit, RequestBilling};
 use crate::pipeline::context::facts::EventFacts;
 use crate::pipeline::forwarding::ForwardState;
@@ -95,6 +96,8 @@ pub struct RequestContext {
     pub comment_interval: Option<Duration>,
     /// A kept connection broke under it: further tries go out on new ones only.
     pub needs_fresh_connection: bool,
+    /// Rest of the body, where it goes on as it comes. Boxed: few requests have one.
+    pub arriving: Option<Box<ArrivingBody>>,
     /// Trace of the request, with its times.
     pub trace: TraceBuilder,
     /// The request in its distributed trace, until the trace begins.
@@ -167,6 +170,7 @@ impl RequestContext {
             outcome: RequestOutcome::Failed,
             comment_interval: None,
             needs_fresh_connection: false,
+            arriving: None,
             trace: TraceBuilder::new(arrival_us),
             span_identity: None,
             is_completion: false,
@@ -558,6 +562,11 @@ impl RequestContext {
     /// The client left before the end.
     pub fn record_client_gone(&mut self) {
         self.record_refusal(&Refusal::ClientGone, RequestOutcome::CutByClient);
+    }
+
+    /// Returns whether the client has not sent all of the body.
+    pub fn is_body_arriving(&self) -> bool {
+        self.arriving.as_ref().is_some_and(|body| !body.has_come())
     }
 }
 

@@ -191,6 +191,16 @@ pub trait Downstream: Send {
         std::future::ready(Ok(()))
     }
 
+    /// Returns the next piece of a request's body that is still coming; none behind the last.
+    ///
+    /// # Errors
+    /// [`DownstreamClosed`]: the receiver has left, or its body is broken.
+    fn read_piece(
+        &mut self,
+    ) -> impl Future<Output = Result<Option<Bytes>, DownstreamClosed>> + Send {
+        std::future::ready(Ok(None))
+    }
+
     /// Returns the count of bytes that the receiver has taken, where it is known while a write waits.
     fn bytes_taken(&self) -> Option<Arc<AtomicU64>> {
         None

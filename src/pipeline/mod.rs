@@ -4,6 +4,7 @@
 //! place to start.
 
 mod admission;
+mod arriving_body;
 mod attempt;
 mod billing;
 mod body_check;
@@ -30,6 +31,7 @@ mod upstream;
 mod websocket;
 
 pub use admission::interim;
+pub use arriving_body::ArrivingBody;
 pub use billing::OwedCharge;
 pub use context::RequestContext;
 pub use downstream::{Downstream, DownstreamClosed, RequestHead, ResponseHead};

@@ -51,7 +51,14 @@ pub fn read_call(
             Operation::Infer => head.headers.text_of(JSON_BYTES_HEADER),
             _ => None,
         },
+        length: length_of(ctx, &body),
         body,
     };
     off_the_worker(leaves, || ctx.dialect().rules().parse(request))
+}
+
+/// Length of a body that is still coming; none of a whole one.
+fn length_of(ctx: &RequestContext, body: &Bytes) -> Option<u64> {
+    let arriving = ctx.arriving.as_ref()?;
+    Some(body.len() as u64 + arriving.rest().length())
 }

@@ -52,7 +52,8 @@ pub async fn run(
         body,
     };
     // 4. The body, parsed as far as needed.
-    ctx.set_cluster(may_forward(shared, operation), received.body.len());
+    let may_forward = may_forward(shared, operation) && ctx.arriving.is_none();
+    ctx.set_cluster(may_forward, received.body.len());
     ctx.set_operation(operation);
     let slot = translation_slot(shared, downstream, ctx, &received.body).await?;
     let named = (operation, path_model);
@@ -198,7 +199,7 @@ fn prepare_request(
     if let Some(adapter) = adapter {
         prepared = adapter.apply(prepared).map_err(ModelError::Unfit)?;
     }
-    let request = ModelRequest::new(model, prepared, passed_headers, ctx.request_id());
+    let request = ModelRequest::new(model, prepared, passed_headers, ctx);
     let request = request.map_err(ModelError::Unfit)?;
     if ctx.response_started && !request.is_streaming() {
         // The client has been told that events follow.

@@ -57,6 +57,7 @@ fn check(model: &ModelRuntime, body: Bytes, account: Option<&AccountId>) -> Resu
         path: "",
         json_bytes: None,
         body,
+        length: None,
     };
     let call = ApiDialect::WorkersAi.rules().parse(request)?;
     let call = body::with_parameters(call, &model.spec.parameters)?;

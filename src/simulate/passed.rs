@@ -197,7 +197,7 @@ impl PassedRequest {
             prompt => prompt.to_owned(),
         };
         let text = simulated(config, &words, None);
-        let seconds = wav::seconds(&self.file);
+        let seconds = wav::seconds(&self.file, self.file.len());
         let usage = match seconds {
             Some(seconds) => json!({ "type": "duration", "seconds": seconds }),
             None => {

@@ -466,6 +466,11 @@ impl UpstreamResponse {
         }
     }
 
+    /// Writes what is left of the request; returns once it is written whole, or the server takes no more.
+    pub async fn write_rest(&mut self) {
+        self.connection.write_rest().await;
+    }
+
     /// Gives the buffer back that the head came in: of a stream, which may take minutes.
     pub fn detach_head(&mut self) {
         self.connection.head.fields.detach();
@@ -551,9 +556,8 @@ fn begin(
     target: &Target,
     outbound: &OutboundRequest<'_>,
 ) -> Box<UpstreamConnection> {
-    connection.begin(outbound.body.clone(), |head| {
-        encode_head(target, outbound, head);
-    });
+    let body = (outbound.body.clone(), outbound.rest.cloned());
+    connection.begin(body, |head| encode_head(target, outbound, head));
     connection
 }
 

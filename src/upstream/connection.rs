@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio::task::unconstrained;
 
 use super::http2_stream::Http2Exchange;
+use super::outbound::BodyRest;
 use super::tunnel::Tunnel;
 use crate::http1::{BodyDecoder, ParsedResponse, spare};
 use crate::telemetry::Clock;
@@ -54,16 +55,33 @@ struct UnsentRequest {
     body: Bytes,
     /// Bytes of both that were written.
     sent: usize,
+    /// What follows them, and how many bytes of it have not come.
+    rest: Option<(BodyRest, u64)>,
     /// Written to TLS and perhaps not yet to the socket.
     is_unflushed: bool,
 }
 
 impl UnsentRequest {
     fn is_empty(&self) -> bool {
-        self.sent == self.head.len() + self.body.len() && !self.is_unflushed
+        self.sent == self.head.len() + self.body.len() && !self.is_unflushed && self.rest.is_none()
     }
 
-    fn rest(&self) -> [IoSlice<'_>; 2] {
+    /// Goes on with the next piece of the rest; ready with false where there is no rest.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let Some((rest, left)) = &mut self.rest else {
+            return Poll::Ready(Ok(false));
+        };
+        let piece = ready!(rest.poll_next(cx)).ok_or(io::ErrorKind::BrokenPipe)?;
+        *left = left.saturating_sub(piece.len() as u64);
+        if *left == 0 {
+            self.rest = None;
+        }
+        self.head.clear();
+        (self.body, self.sent) = (piece, 0);
+        Poll::Ready(Ok(true))
+    }
+
+    fn slices(&self) -> [IoSlice<'_>; 2] {
         let of_head = self.sent.min(self.head.len());
         [
             IoSlice::new(&self.head[of_head..]),
@@ -80,6 +98,7 @@ impl UnsentRequest {
         }
         self.body = Bytes::new();
         self.sent = 0;
+        self.rest = None;
         self.is_unflushed = false;
     }
 }
@@ -177,11 +196,16 @@ impl UpstreamConnection {
         }
     }
 
-    /// Begins a request: its head is written by `encode`, then `body`, from now on and also by reads.
-    pub fn begin(&mut self, body: Bytes, encode: impl FnOnce(&mut BytesMut)) {
+    /// Begins a request: its head is written by `encode`, then the body with its rest, from now on and also by reads.
+    pub fn begin(
+        &mut self,
+        (body, rest): (Bytes, Option<BodyRest>),
+        encode: impl FnOnce(&mut BytesMut),
+    ) {
         self.unsent.clear();
         encode(&mut self.unsent.head);
         self.unsent.body = body;
+        self.unsent.rest = rest.map(|rest| (rest.clone(), rest.length()));
         self.unsent.is_unflushed = matches!(self.io, UpstreamStream::Sealed(_));
         self.write_error = None;
         self.written_us = self.clock.recent_micros();
@@ -208,6 +232,11 @@ impl UpstreamConnection {
             },
         })
         .await;
+    }
+
+    /// Returns once the request is written whole, or writing has failed.
+    pub async fn write_rest(&mut self) {
+        std::future::poll_fn(|cx| self.poll_unsent(cx)).await;
     }
 
     /// Returns whether the whole request has gone out.
@@ -335,22 +364,28 @@ impl UpstreamConnection {
 
     fn poll_unsent_to_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let UpstreamConnection { io, unsent, .. } = self;
-        if let UpstreamStream::Shared(exchange) = io {
-            return exchange.poll_send(cx, &mut unsent.body);
-        }
-        while unsent.sent < unsent.head.len() + unsent.body.len() {
-            let rest = unsent.rest();
-            let written = ready!(match io {
-                UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, &rest),
-                UpstreamStream::Sealed(sealed) => {
-                    Pin::new(&mut **sealed).poll_write_vectored(cx, &rest)
+        loop {
+            while unsent.sent < unsent.head.len() + unsent.body.len() {
+                let slices = unsent.slices();
+                let written = ready!(match io {
+                    UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, &slices),
+                    UpstreamStream::Sealed(sealed) => {
+                        Pin::new(&mut **sealed).poll_write_vectored(cx, &slices)
+                    }
+                    UpstreamStream::Shared(exchange) => {
+                        let is_last = unsent.rest.is_none();
+                        ready!(exchange.poll_send(cx, &mut unsent.body, is_last))?;
+                        break;
+                    }
+                })?;
+                if written == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
-                UpstreamStream::Shared(_) => return Poll::Ready(Ok(())),
-            })?;
-            if written == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                unsent.sent += written;
             }
-            unsent.sent += written;
+            if !ready!(unsent.poll_rest(cx))? {
+                break;
+            }
         }
         if let UpstreamStream::Sealed(sealed) = io {
             ready!(Pin::new(&mut **sealed).poll_flush(cx))?;

@@ -159,6 +159,7 @@ async fn get(
         // Between two looks the connection would be closed.
         fresh: true,
         is_upgrade: false,
+        rest: None,
     };
     let unanswered = |error: &dyn std::error::Error| DiscoveryError::NoResponse(with_causes(error));
     let mut response = client

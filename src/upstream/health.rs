@@ -151,6 +151,7 @@ pub(super) async fn get(
         body: &Bytes::new(),
         fresh: false,
         is_upgrade: false,
+        rest: None,
     };
     let mut unmeasured = ConnectTimings::default();
     let sent = client.send(target, request, &mut unmeasured).await;
@@ -245,6 +246,7 @@ pub async fn post(
             // One that went to a kept connection that was just closed would not be sent again.
             fresh: true,
             is_upgrade: false,
+            rest: None,
         };
         let mut unmeasured = ConnectTimings::default();
         let sent = client.send(target, outbound, &mut unmeasured).await;

@@ -101,11 +101,17 @@ impl Http2Exchange {
         }
     }
 
-    /// Hands what the server's windows have room for of `body` over; ready once all of it has gone.
+    /// Hands what the server's windows have room for of `body` over; ready once all of it has gone. The last piece ends the
+    /// request.
     ///
     /// # Errors
     /// The stream has ended; its response says why.
-    pub fn poll_send(&mut self, cx: &mut Context<'_>, body: &mut Bytes) -> Poll<io::Result<()>> {
+    pub fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut Bytes,
+        is_last: bool,
+    ) -> Poll<io::Result<()>> {
         while !body.is_empty() {
             let Some(way) = &mut self.request_body else {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -114,9 +120,12 @@ impl Http2Exchange {
             let room = ready!(way.poll_capacity(cx));
             let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(as_io)?;
             let piece = body.split_to(room.min(body.len()));
-            way.send_data(piece, body.is_empty()).map_err(as_io)?;
+            let is_end = is_last && body.is_empty();
+            way.send_data(piece, is_end).map_err(as_io)?;
         }
-        self.request_body = None;
+        if is_last {
+            self.request_body = None;
+        }
         Poll::Ready(Ok(()))
     }
 

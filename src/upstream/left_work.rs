@@ -78,6 +78,7 @@ async fn cancel(client: &HttpClient, target: &Target, path: &str) -> CancelReply
             body: &Bytes::new(),
             fresh: false,
             is_upgrade: false,
+            rest: None,
         };
         let mut unmeasured = ConnectTimings::default();
         let mut response = match client.send(target, request, &mut unmeasured).await {

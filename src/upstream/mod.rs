@@ -55,7 +55,7 @@ pub use health::{PROBE_TICK, ServerPost, post, probe_ready, probe_round, read_js
 pub use left_runs::LeftWorkQueue;
 pub use left_work::{cancel_left_work, cancel_waiting_work};
 pub use model::{ModelRuntime, ModelRuntimes};
-pub use outbound::OutboundRequest;
+pub use outbound::{BodyRest, OutboundRequest};
 pub use process_permits::{PermitReport, PermitSide, ProcessPermits};
 pub use ranking::{
     PromptFingerprint, RANKING_TICK, RankingClass, RankingDemand, RankingRequest, RankingResult,

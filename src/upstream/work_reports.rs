@@ -207,6 +207,7 @@ async fn open_stream(
         // Kept connections are for requests.
         fresh: true,
         is_upgrade: false,
+        rest: None,
     };
     let mut unmeasured = ConnectTimings::default();
     let response = match timeout(HEAD_TIMEOUT, client.send(target, request, &mut unmeasured)).await

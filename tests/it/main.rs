@@ -95,6 +95,7 @@ mod tls;
 mod triton;
 mod trusted_proxies;
 mod upgrade;
+mod uploads;
 mod upstream_http2;
 mod websocket;
 mod workers_ai;

@@ -271,6 +271,7 @@ async fn post_once(shared: &Shared, post: &Post) -> Result<(), String> {
         body: &post.body,
         fresh: false,
         is_upgrade: false,
+        rest: None,
     };
     let mut timings = ConnectTimings::default();
     let sent = shared.client.send(&post.target, request, &mut timings);

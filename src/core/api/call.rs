@@ -91,7 +91,7 @@ pub struct Call {
     pub content_type: Option<Arc<str>>,
     /// Parts of an inference request of tensors.
     pub tensors: Option<Box<TensorRequest>>,
-    /// Ranges of the top-level members that are images or sounds.
+    /// Ranges of the top-level members that are images or sounds. That of a file which is still coming ends behind `body`.
     pub(crate) files: Vec<Range<usize>>,
     /// Range of the value of `lora` in `body`.
     pub(crate) lora: Option<Range<usize>>,

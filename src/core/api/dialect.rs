@@ -29,8 +29,10 @@ pub struct RequestBody<'a> {
     pub path: &'a str,
     /// `Inference-Header-Content-Length`: bytes of JSON before tensors in binary.
     pub json_bytes: Option<&'a str>,
-    /// The body.
+    /// The body, or what has come of it.
     pub body: Bytes,
+    /// Length of a body whose file is still coming, bytes; none of a whole one.
+    pub length: Option<u64>,
 }
 
 /// An error to be written in a dialect.

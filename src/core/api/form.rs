@@ -26,10 +26,11 @@ pub struct RepeatedField;
 
 /// Part of a form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct FormPart {
-    name: String,
-    is_file: bool,
-    data: Range<usize>,
+pub(super) struct FormPart {
+    pub name: String,
+    pub is_file: bool,
+    /// Of a part whose head alone was read, an empty range at its beginning.
+    pub data: Range<usize>,
 }
 
 impl Form {
@@ -38,26 +39,9 @@ impl Form {
     /// # Errors
     /// Problem, for the client.
     pub fn read(content_type: &str, body: &[u8]) -> Result<Form, &'static str> {
-        let (kind, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
-        if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
-            return Err("its content type is not multipart/form-data");
-        }
-        let boundary = parameter(parameters, "boundary").unwrap_or_default();
-        if !(1..=BOUNDARY_BYTES_MAX).contains(&boundary.len()) {
-            return Err("its content type has no boundary");
-        }
-        let mark = format!("\r\n--{boundary}");
+        let mark = format!("\r\n--{}", boundary(content_type)?);
         let finder = Finder::new(&mark);
-        // The first boundary has no line break of its own.
-        let first = &mark.as_bytes()[2..];
-        let mut at = match body.starts_with(first) {
-            true => first.len(),
-            false => {
-                let preamble = &body[..body.len().min(HEAD_BYTES_MAX)];
-                let found = finder.find(preamble).ok_or("its boundary does not come")?;
-                found + mark.len()
-            }
-        };
+        let mut at = first_part(body, &finder)?;
         let mut parts = Vec::new();
         while !body[at..].starts_with(b"--") {
             if parts.len() == PARTS_MAX {
@@ -68,6 +52,16 @@ impl Form {
             at = next + mark.len();
         }
         Ok(Form { parts })
+    }
+
+    /// The form of these parts.
+    pub(super) fn of_parts(parts: Vec<FormPart>) -> Form {
+        Form { parts }
+    }
+
+    /// Number of its parts.
+    pub(super) fn len(&self) -> usize {
+        self.parts.len()
     }
 
     /// Returns the value of a field that is no file; none where there is no such field.
@@ -91,8 +85,48 @@ impl Form {
     }
 }
 
+/// Returns the boundary of a form by its content type.
+pub(super) fn boundary(content_type: &str) -> Result<String, &'static str> {
+    let (kind, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
+    if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
+        return Err("its content type is not multipart/form-data");
+    }
+    let boundary = parameter(parameters, "boundary").unwrap_or_default();
+    match (1..=BOUNDARY_BYTES_MAX).contains(&boundary.len()) {
+        true => Ok(boundary),
+        false => Err("its content type has no boundary"),
+    }
+}
+
+/// Returns the end of the first boundary. `mark` is a line break and the boundary.
+pub(super) fn first_part(body: &[u8], mark: &Finder<'_>) -> Result<usize, &'static str> {
+    // The first boundary has no line break of its own.
+    let first = &mark.needle()[2..];
+    if body.starts_with(first) {
+        return Ok(first.len());
+    }
+    let preamble = &body[..body.len().min(HEAD_BYTES_MAX)];
+    let found = mark.find(preamble).ok_or("its boundary does not come")?;
+    Ok(found + mark.needle().len())
+}
+
 /// Reads the part whose boundary ends at `at`; returns it with the place of the next boundary.
 fn part(body: &[u8], at: usize, mark: &Finder<'_>) -> Result<(FormPart, usize), &'static str> {
+    let mut part = part_head(body, at)?;
+    let next = end_of_part(body, &part, mark).ok_or("its last boundary is missing")?;
+    part.data.end = next.max(part.data.start);
+    Ok((part, next))
+}
+
+/// Returns the place of the boundary behind a part.
+pub(super) fn end_of_part(body: &[u8], part: &FormPart, mark: &Finder<'_>) -> Option<usize> {
+    // Of an empty value the line break is the boundary's too.
+    let from = part.data.start - 2;
+    Some(from + mark.find(&body[from..])?)
+}
+
+/// Reads the head of the part whose boundary ends at `at`.
+pub(super) fn part_head(body: &[u8], at: usize) -> Result<FormPart, &'static str> {
     let window = &body[at..body.len().min(at + HEAD_BYTES_MAX)];
     let blanks = window.iter().take_while(|byte| b" \t".contains(byte));
     let line = blanks.count();
@@ -103,12 +137,6 @@ fn part(body: &[u8], at: usize, mark: &Finder<'_>) -> Result<(FormPart, usize), 
     let end = memmem::find(&window[line..], b"\r\n\r\n").ok_or("the head of a part is too long")?;
     let head = String::from_utf8_lossy(&window[line..line + end]);
     let begin = at + line + end + 4;
-    // Of an empty value the line break is the boundary's too.
-    let from = begin - 2;
-    let found = mark
-        .find(&body[from..])
-        .ok_or("its last boundary is missing")?;
-    let next = from + found;
     let disposition = head.split("\r\n").find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.trim()
@@ -118,12 +146,11 @@ fn part(body: &[u8], at: usize, mark: &Finder<'_>) -> Result<(FormPart, usize), 
     let parameters = disposition
         .and_then(|value| value.split_once(';'))
         .map_or("", |it| it.1);
-    let part = FormPart {
+    Ok(FormPart {
         name: parameter(parameters, "name").unwrap_or_default(),
         is_file: parameter(parameters, "filename").is_some(),
-        data: begin..next.max(begin),
-    };
-    Ok((part, next))
+        data: begin..begin,
+    })
 }
 
 /// Returns a parameter of a header's value, with its quotes taken off.

@@ -4,6 +4,7 @@
 //! Neither authentication nor routing is decided here.
 
 mod anthropic;
+pub mod arriving_form;
 pub mod body;
 pub mod call;
 pub mod chat_template;

@@ -13,6 +13,7 @@ mod tests;
 use bytes::Bytes;
 use infergate_tasks::json::parse_string;
 
+use super::arriving_form::{FormRest, FormRestError, FormStart};
 use super::body::{self, BodyMembers};
 use super::form::{Form, RepeatedField};
 use super::{ApiDialect, Call, Operation};
@@ -22,7 +23,58 @@ pub use super::passed_api::PassedApi;
 pub use metrics::{PassedMetrics, response_texts};
 pub use rerank::{RerankRequest, write_rerank};
 
-/// Reads the body of a request.
+/// Field of the file of a form.
+const FILE: &str = "file";
+/// Fields that count only before the file of a form that goes on as it comes.
+const BEFORE_FILE: &[&str] = &["model", "stream", FILE];
+
+/// Finds the beginning of a form whose model stands before its file; none before the first byte of that has come.
+pub fn find_start(api: PassedApi, content_type: &str, received: &[u8]) -> Option<FormStart> {
+    let start = FormStart::read(content_type, received, FILE).filter(|_| api.takes_form())?;
+    let model = start.form.field("model").ok()??;
+    (!model.is_empty()).then_some(start)
+}
+
+/// Begins the check of what comes behind `received`.
+///
+/// # Errors
+/// As [`check_rest`].
+pub fn begin_rest(start: &FormStart, received: &[u8]) -> Result<FormRest, Refusal> {
+    start.rest(received, BEFORE_FILE).map_err(refuse_rest)
+}
+
+/// Checks the next piece of a form, before it goes on; the last one with `is_last`.
+///
+/// # Errors
+/// [`Refusal::BadRequest`]: a field stands behind the file that counts only before it, or the form is broken.
+pub fn check_rest(rest: &mut FormRest, piece: &[u8], is_last: bool) -> Result<(), Refusal> {
+    rest.push(piece).map_err(refuse_rest)?;
+    match is_last && !rest.is_whole() {
+        true => Err(broken_form("its last boundary is missing")),
+        false => Ok(()),
+    }
+}
+
+fn refuse_rest(error: FormRestError) -> Refusal {
+    match error {
+        FormRestError::Broken(problem) => broken_form(problem),
+        FormRestError::Late(name) => Refusal::BadRequest {
+            pointer: format!("/{name}"),
+            message: format!(
+                "`{name}` must stand once in a form this large, and before the bytes of its file"
+            ),
+        },
+    }
+}
+
+fn broken_form(problem: &str) -> Refusal {
+    Refusal::BadRequest {
+        pointer: String::new(),
+        message: format!("the body is no multipart form: {problem}"),
+    }
+}
+
+/// Reads the body of a request, of which `length` bytes come where not all of them are here.
 ///
 /// # Errors
 /// [`Refusal::BadRequest`] with the JSON pointer, or the field, of what is wrong.
@@ -30,9 +82,10 @@ pub(super) fn parse(
     api: PassedApi,
     content_type: Option<&str>,
     body: Bytes,
+    length: Option<u64>,
 ) -> Result<Call, Refusal> {
     if api.takes_form() {
-        return parse_form(api, content_type.unwrap_or(""), body);
+        return parse_form(api, content_type.unwrap_or(""), body, length);
     }
     let members = BodyMembers::read(&body)?;
     let value = |name: &str| members.last(name).map(|range| &body[range]);
@@ -77,11 +130,26 @@ fn is_filled_list(value: &[u8]) -> bool {
     inner.is_some_and(|inner| !inner.starts_with(b"]"))
 }
 
-fn parse_form(api: PassedApi, content_type: &str, body: Bytes) -> Result<Call, Refusal> {
-    let form = Form::read(content_type, &body).map_err(|problem| Refusal::BadRequest {
-        pointer: String::new(),
-        message: format!("the body is no multipart form: {problem}"),
-    })?;
+fn parse_form(
+    api: PassedApi,
+    content_type: &str,
+    body: Bytes,
+    length: Option<u64>,
+) -> Result<Call, Refusal> {
+    let (form, file) = match length {
+        None => {
+            let form = Form::read(content_type, &body).map_err(broken_form)?;
+            let file = form.file(FILE);
+            (form, file)
+        }
+        Some(length) => {
+            let start = FormStart::read(content_type, &body, FILE);
+            let start = start.ok_or_else(|| broken_form("its file does not come"))?;
+            let bytes = usize::try_from(start.file_bytes(length)).unwrap_or(usize::MAX);
+            let file = start.file..start.file.saturating_add(bytes);
+            (start.form, Some(file))
+        }
+    };
     let text = |name: &str| -> Result<Option<&str>, Refusal> {
         let value = form
             .field(name)
@@ -94,9 +162,7 @@ fn parse_form(api: PassedApi, content_type: &str, body: Bytes) -> Result<Call, R
     };
     let model = text("model")?.filter(|model| !model.is_empty());
     let model = model.ok_or_else(|| missing("/model", "the name of a model"))?;
-    let file = form
-        .file("file")
-        .ok_or_else(|| missing("/file", "a file"))?;
+    let file = file.ok_or_else(|| missing("/file", "a file"))?;
     let call = Call {
         dialect: ApiDialect::OpenAi,
         operation: Operation::Passed(api),

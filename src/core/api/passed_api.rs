@@ -80,7 +80,7 @@ impl PassedApi {
     }
 
     /// Returns whether its bodies are forms.
-    pub(super) const fn takes_form(self) -> bool {
+    pub const fn takes_form(self) -> bool {
         matches!(self, PassedApi::Transcriptions | PassedApi::Translations)
     }
 }

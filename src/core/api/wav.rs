@@ -14,9 +14,10 @@ const CHANNELS: std::ops::RangeInclusive<u16> = 1..=64;
 /// Formats whose samples have a fixed size: PCM, float, A-law, µ-law and the extended form of them.
 const FORMATS: [u16; 5] = [1, 3, 6, 7, 0xfffe];
 
-/// Returns the duration in seconds; none where the file is no WAV, or its header is not to be believed.
-pub fn seconds(file: &[u8]) -> Option<f64> {
-    let riff = file.strip_prefix(b"RIFF")?;
+/// Returns the seconds of a file of `bytes` bytes that begins with `start`; none where it is no WAV, or its header
+/// is not to be believed.
+pub fn seconds(start: &[u8], bytes: usize) -> Option<f64> {
+    let riff = start.strip_prefix(b"RIFF")?;
     let mut rest = riff.get(4..)?.strip_prefix(b"WAVE")?;
     let mut byte_rate = None;
     for _ in 0..CHUNKS_MAX {
@@ -27,9 +28,10 @@ pub fn seconds(file: &[u8]) -> Option<f64> {
             b"fmt " => byte_rate = Some(byte_rate_of(body.get(..length.min(body.len()))?)?),
             b"data" => {
                 // A recorder that writes as it records leaves the size open.
+                let there = bytes.checked_sub(start.len() - body.len())?;
                 let length = match size {
-                    0 | u32::MAX => body.len(),
-                    _ => length.min(body.len()),
+                    0 | u32::MAX => there,
+                    _ => length.min(there),
                 };
                 return Some(length as f64 / f64::from(byte_rate?));
             }
@@ -59,6 +61,10 @@ mod tests {
 
     use super::*;
 
+    fn whole(file: &[u8]) -> Option<f64> {
+        seconds(file, file.len())
+    }
+
     fn format(tag: u16, channels: u16, rate: u32, bits: u16) -> Vec<u8> {
         let block = channels * bits.div_ceil(8);
         let mut chunk = b"fmt \x10\0\0\0".to_vec();
@@ -82,20 +88,20 @@ mod tests {
     #[test]
     fn the_duration_is_that_of_the_samples() {
         let mono = format(1, 1, 16_000, 16);
-        assert_eq!(seconds(&file(&[&mono, &data(48_000, 48_000)])), Some(1.5));
+        assert_eq!(whole(&file(&[&mono, &data(48_000, 48_000)])), Some(1.5));
         let stereo = format(3, 2, 48_000, 32);
         let list = b"LIST\x03\0\0\0abc\0";
         let all = file(&[&stereo, list, &data(384_000, 384_000)]);
-        assert_eq!(seconds(&all), Some(1.0));
+        assert_eq!(whole(&all), Some(1.0));
         for open in [0, u32::MAX] {
-            assert_eq!(seconds(&file(&[&mono, &data(open, 32_000)])), Some(1.0));
+            assert_eq!(whole(&file(&[&mono, &data(open, 32_000)])), Some(1.0));
         }
     }
 
     #[test]
     fn a_header_that_claims_more_or_less_than_there_is_is_not_believed() {
         let mono = format(1, 1, 16_000, 16);
-        assert_eq!(seconds(&file(&[&mono, &data(1 << 30, 32_000)])), Some(1.0));
+        assert_eq!(whole(&file(&[&mono, &data(1 << 30, 32_000)])), Some(1.0));
         let mut fast = mono.clone();
         fast[16..20].copy_from_slice(&4_000_000_u32.to_le_bytes());
         for bad in [
@@ -109,7 +115,7 @@ mod tests {
             b"RIFF".to_vec(),
             b"OggS".to_vec(),
         ] {
-            assert_eq!(seconds(&bad), None, "{bad:?}");
+            assert_eq!(whole(&bad), None, "{bad:?}");
         }
     }
 
@@ -118,7 +124,7 @@ mod tests {
         fn any_bytes_are_read_without_a_panic(tail in proptest::collection::vec(any::<u8>(), 0..80)) {
             let mono = format(1, 1, 16_000, 16);
             for bytes in [tail.clone(), file(&[&tail]), file(&[&mono, &tail])] {
-                if let Some(seconds) = seconds(&bytes) {
+                if let Some(seconds) = whole(&bytes) {
                     prop_assert!((0.0..=bytes.len() as f64).contains(&seconds));
                 }
             }

@@ -68,6 +68,7 @@ impl S3Connector {
             body: &body,
             fresh: false,
             is_upgrade: false,
+            rest: None,
         };
         let mut timings = ConnectTimings::default();
         let client = &self.shared.client;

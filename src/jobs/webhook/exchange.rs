@@ -110,6 +110,7 @@ pub async fn exchange(
         body: request.body,
         fresh: true,
         is_upgrade: false,
+        rest: None,
     };
     let mut marks = ConnectTimings::default();
     let sent = client.send(&target, outbound, &mut marks).await;

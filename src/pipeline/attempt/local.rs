@@ -15,6 +15,7 @@ use infergate_core::routing::{
 use infergate_core::{Millis, Refusal};
 use tokio::time::sleep;
 
+use crate::pipeline::attempt::arriving::wait_for_response;
 use crate::pipeline::attempt::error::AttemptError;
 use crate::pipeline::attempt::progress::{HeadWait, wait_for_head};
 use crate::pipeline::attempt::request::ModelRequest;
@@ -97,7 +98,7 @@ impl LocalAttempt {
         let waited = {
             // Pinned here: as an argument it would take its room twice.
             let sending = pin!(shared.client.send(target, outbound, &mut self.trace.marks));
-            wait_for_head(sending, downstream, ctx, end, deadline).await
+            wait_for_response(sending, (shared, downstream, ctx), (end, deadline)).await
         };
         let sent = match waited {
             Ok(HeadWait::Completed(sent)) => sent,
@@ -278,7 +279,11 @@ impl LocalAttempt {
                 AttemptError::NotTrusted,
             ),
             SendError::Lost(_) => (
-                EndpointSignal::Failure,
+                // A server may be right not to wait for the rest of a body.
+                match ctx.is_body_arriving() {
+                    true => EndpointSignal::Neutral,
+                    false => EndpointSignal::Failure,
+                },
                 AttemptResult::ConnectionLost,
                 AttemptError::Lost,
             ),

@@ -22,7 +22,8 @@ use crate::state::LARGE_BYTES;
 use crate::state::header_filter::PassedHeaders;
 use crate::telemetry::off_the_worker;
 use crate::upstream::{
-    ModelRuntime, OutboundRequest, ResponseTransformer, Target, UpstreamRequest, path_segment,
+    BodyRest, ModelRuntime, OutboundRequest, ResponseTransformer, Target, UpstreamRequest,
+    path_segment,
 };
 
 /// Content type of a body where the request names none.
@@ -35,6 +36,8 @@ pub struct ModelRequest {
     /// Form for the latest server, and the model name in it.
     encoded: UpstreamRequest,
     encoded_model: Arc<str>,
+    /// What follows the encoded body, as it comes.
+    rest: Option<BodyRest>,
 }
 
 impl ModelRequest {
@@ -46,14 +49,17 @@ impl ModelRequest {
         model: &ModelRuntime,
         prepared: PreparedRequest,
         passed: &PassedHeaders,
-        request_id: &str,
+        ctx: &RequestContext,
     ) -> Result<ModelRequest, Refusal> {
         let first = model.spec.endpoints.first();
         let name = first.and_then(|endpoint| endpoint.backend_model.clone());
         let name = name.unwrap_or_else(|| model.spec.id.as_str().into());
         let encoded = encode(model, &prepared, &name)?;
         let content_type = encoded.content_type.as_deref().unwrap_or(JSON);
-        let own = [("content-type", content_type), ("x-request-id", request_id)];
+        let own = [
+            ("content-type", content_type),
+            ("x-request-id", &**ctx.request_id()),
+        ];
         let is_upgrade = prepared.call.operation == Operation::WebSocket;
         // Without a body there is no type of it.
         let headers = passed.with_lines(&own[usize::from(is_upgrade)..]);
@@ -70,6 +76,7 @@ impl ModelRequest {
             headers,
             encoded,
             encoded_model: name,
+            rest: ctx.arriving.as_ref().map(|body| body.rest().clone()),
         })
     }
 
@@ -94,6 +101,11 @@ impl ModelRequest {
     /// Returns whether the request opens a WebSocket.
     pub fn is_upgrade(&self) -> bool {
         self.prepared.call.operation == Operation::WebSocket
+    }
+
+    /// Returns whether a server has had what no other can get: a piece of a body that is not kept.
+    pub fn is_partly_gone(&self) -> bool {
+        self.rest.as_ref().is_some_and(BodyRest::is_taken)
     }
 
     /// Returns the bytes held beside the client's own body.
@@ -167,8 +179,9 @@ impl ModelRequest {
             headers,
             body: &self.encoded.body,
             // On a new connection nothing is sent twice.
-            fresh: fresh || is_upgrade,
+            fresh: fresh || is_upgrade || self.rest.is_some(),
             is_upgrade,
+            rest: self.rest.as_ref(),
         }
     }
 

@@ -107,6 +107,7 @@ pub async fn forward(
         body: &received.body,
         fresh: false,
         is_upgrade: false,
+        rest: None,
     };
     forward.run(downstream, ctx, outbound, heartbeat).await
 }

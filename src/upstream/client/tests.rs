@@ -53,6 +53,7 @@ impl Bench {
             body,
             fresh: false,
             is_upgrade: false,
+            rest: None,
         };
         let sent = self.client.send(&self.target, outgoing, &mut self.marks);
         futures_util::future::join(sent, serve(&self.listener)).await

@@ -573,6 +573,7 @@ fn the_input_of_a_tool_is_nested_no_deeper_than_a_body() {
         path: "",
         json_bytes: None,
         body: body.into(),
+        length: None,
     };
     let refused = Anthropic.parse(request);
     assert!(matches!(

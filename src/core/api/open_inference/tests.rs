@@ -24,6 +24,7 @@ fn read(path: &str, json_bytes: Option<&str>, body: &[u8]) -> Result<Call, Refus
         path,
         json_bytes,
         body: Bytes::copy_from_slice(body),
+        length: None,
     })
 }
 

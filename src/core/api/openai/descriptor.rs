@@ -30,10 +30,11 @@ impl Dialect for OpenAi {
             operation,
             content_type,
             body,
+            length,
             ..
         } = request;
         match operation {
-            Operation::Passed(api) => passed::parse(api, content_type, body),
+            Operation::Passed(api) => passed::parse(api, content_type, body, length),
             _ => body::parse(ApiDialect::OpenAi, operation, None, body),
         }
     }

@@ -89,12 +89,13 @@ impl PassedMetrics {
         let Some(file) = call.files.first() else {
             return;
         };
-        let file = &call.body[file.clone()];
-        self.known.push(("audio_bytes", file.len() as f64));
-        match wav::seconds(file) {
+        // Of a file that is still coming the beginning is here, and the length is that of the whole.
+        let (come, bytes) = (file.end.min(call.body.len()), file.len());
+        self.known.push(("audio_bytes", bytes as f64));
+        match wav::seconds(&call.body[file.start..come], bytes) {
             Some(seconds) => self.known.push(("audio_seconds", seconds)),
             None => {
-                let seconds = file.len() as f64 / SOUND_BYTES_PER_SEC;
+                let seconds = bytes as f64 / SOUND_BYTES_PER_SEC;
                 self.estimated.push(("audio_seconds", seconds));
             }
         }

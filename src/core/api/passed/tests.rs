@@ -7,7 +7,7 @@ use super::*;
 use crate::api::wav;
 
 fn read(api: PassedApi, body: &Value) -> Result<Call, Refusal> {
-    parse(api, None, Bytes::from(body.to_string()))
+    parse(api, None, Bytes::from(body.to_string()), None)
 }
 
 fn sent(call: &Call, model: &str) -> Value {
@@ -100,6 +100,7 @@ fn transcription(body: Bytes) -> Result<Call, Refusal> {
         PassedApi::Transcriptions,
         Some("multipart/form-data; boundary=b"),
         body,
+        None,
     )
 }
 
@@ -126,7 +127,7 @@ fn the_header_of_a_sound_tells_its_seconds() {
     sound.extend([2, 0, 16, 0]);
     sound.extend(b"data\0\0\0\0");
     sound.extend(vec![0; 24_000]);
-    assert_eq!(wav::seconds(&sound), Some(1.5));
+    assert_eq!(wav::seconds(&sound, sound.len()), Some(1.5));
     let call = transcription(form("ears", "", &sound)).unwrap();
     assert_eq!(known(&call, "audio_seconds"), Some(1.5));
     assert_eq!(PassedMetrics::of(&call).unwrap().estimated, []);
@@ -148,7 +149,7 @@ fn a_form_without_its_parts_is_refused() {
             Err(Refusal::BadRequest { .. })
         ));
     }
-    assert!(parse(PassedApi::Translations, None, form("m", "", b"x")).is_err());
+    assert!(parse(PassedApi::Translations, None, form("m", "", b"x"), None).is_err());
 }
 
 #[test]

@@ -18,6 +18,7 @@ fn call(outputs: &[&str]) -> Call {
         path: PATH,
         json_bytes: None,
         body: body.into(),
+        length: None,
     };
     ApiDialect::OpenInference.rules().parse(request).unwrap()
 }

@@ -1,0 +1,144 @@
+//! Wait for the head of a response while the body of its request goes on as it comes.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::Either;
+use infergate_core::admission::bodies::BodyPace;
+use infergate_core::{Millis, Refusal};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::progress::{HeadWait, wait_for_head};
+use crate::pipeline::arriving_body::ArrivingBody;
+use crate::pipeline::context::RequestContext;
+use crate::pipeline::downstream::Downstream;
+use crate::pipeline::error::RequestError;
+use crate::state::Shared;
+use crate::upstream::{SendError, UpstreamResponse};
+
+/// Result of a request to a server.
+type Sent = Result<UpstreamResponse, SendError>;
+
+/// Waits for the head of a response, as [`wait_for_head`] does. Where the body is still coming, it is passed on meanwhile.
+///
+/// # Errors
+/// The client is gone, or takes no comment; those of [`send_arriving`].
+pub fn wait_for_response<'a, D: Downstream>(
+    sending: impl Future<Output = Sent> + Send + Unpin + 'a,
+    (shared, downstream, ctx): (&'a Shared, &'a mut D, &'a mut RequestContext),
+    (end, deadline): (Instant, Instant),
+) -> impl Future<Output = Result<HeadWait<Sent>, RequestError>> + Send + 'a {
+    match ctx.arriving.take() {
+        None => Either::Left(wait_for_head(sending, downstream, ctx, end, deadline)),
+        // Boxed: few bodies go on as they come.
+        Some(body) => {
+            let to = (shared, downstream, ctx);
+            Either::Right(Box::pin(send_arriving(sending, to, body, (end, deadline))))
+        }
+    }
+}
+
+/// The server's time for the head begins when all of the body has come.
+///
+/// # Errors
+/// Those of the rest of the body; the deadline, before all of it has come; the client is gone.
+async fn send_arriving(
+    mut sending: impl Future<Output = Sent> + Send + Unpin,
+    (shared, downstream, ctx): (&Shared, &mut impl Downstream, &mut RequestContext),
+    mut body: Box<ArrivingBody>,
+    (end, deadline): (Instant, Instant),
+) -> Result<HeadWait<Sent>, RequestError> {
+    let head_wait = end.saturating_duration_since(Instant::now());
+    let mut sent = {
+        let mut over = pin!(sleep_until(deadline));
+        let mut passing = pin!(pass_on(&mut body, shared, downstream, ctx));
+        tokio::select! {
+            biased;
+            sent = &mut sending => Some(sent),
+            passed = &mut passing => {
+                passed?;
+                None
+            }
+            () = &mut over => return Err(Refusal::DeadlinePassed.into()),
+        }
+    };
+    if let Some(Ok(response)) = &mut sent
+        && response.head().status.is_success()
+    {
+        finish_body(response, (shared, downstream, ctx), &mut body, deadline).await?;
+    }
+    ctx.arriving = Some(body);
+    match sent {
+        Some(sent) => Ok(HeadWait::Completed(sent)),
+        None => {
+            let end = (Instant::now() + head_wait).min(deadline);
+            wait_for_head(sending, downstream, ctx, end, deadline).await
+        }
+    }
+}
+
+/// Passes the rest on to a server that has begun to answer, so that it can end its answer.
+async fn finish_body(
+    response: &mut UpstreamResponse,
+    (shared, downstream, ctx): (&Shared, &mut impl Downstream, &mut RequestContext),
+    body: &mut ArrivingBody,
+    deadline: Instant,
+) -> Result<(), RequestError> {
+    let mut over = pin!(sleep_until(deadline));
+    let mut passing = pin!(pass_on(body, shared, downstream, ctx));
+    let mut writing = pin!(response.write_rest());
+    let mut has_come = false;
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut writing => return Ok(()),
+            passed = &mut passing, if !has_come => {
+                passed?;
+                has_come = true;
+            }
+            () = &mut over => return Err(Refusal::DeadlinePassed.into()),
+        }
+    }
+}
+
+/// Reads the rest and passes it on, a piece when the server takes one. Dropping the future loses nothing.
+///
+/// # Errors
+/// The client left or is too slow, or the rest is not as it must be.
+async fn pass_on(
+    body: &mut ArrivingBody,
+    shared: &Shared,
+    downstream: &mut impl Downstream,
+    ctx: &mut RequestContext,
+) -> Result<(), RequestError> {
+    let now = || shared.clock.now();
+    let idle = Millis::from_secs(ctx.snapshot.timeouts.request_body_idle_secs);
+    let floor = ctx.snapshot.limits.body_min_kib_per_sec;
+    let mut pace = BodyPace::new(now(), idle, floor);
+    // The pace that is asked of clients is that of the time in which the server waits for them.
+    let mut unasked = Millis::ZERO;
+    while let Some(way) = body.way() {
+        let asked = now();
+        let place = tokio::select! {
+            biased;
+            place = way.reserve() => place.map_err(|_| Refusal::Internal)?,
+            () = downstream.closed() => return Err(client_left(ctx)),
+        };
+        unasked = Millis(unasked.0 + now().since(asked).0);
+        let piece = timeout(Duration::from_millis(idle.0), downstream.read_piece()).await;
+        let Ok(Some(piece)) = piece.map_err(|_| Refusal::RequestTimeout)? else {
+            return Err(client_left(ctx));
+        };
+        if !pace.record(piece.len() as u64, Millis(now().since(unasked).0)) {
+            return Err(Refusal::RequestTimeout.into());
+        }
+        body.record(&piece)?;
+        place.send(piece);
+    }
+    Ok(())
+}
+
+fn client_left(ctx: &mut RequestContext) -> RequestError {
+    ctx.record_client_gone();
+    RequestError::Aborted
+}
