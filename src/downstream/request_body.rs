@@ -39,10 +39,16 @@ const ARRIVING_BYTES_MIN: u64 = 1024 * 1024;
 /// Bytes among which the file of such a form begins; forms whose file begins later are read whole.
 const START_BYTES_MAX: usize = 64 * 1024;
 
+/// So many bytes come first, and within this time: a slower client's form is read whole, so that no permit is held for the
+/// client's sake.
+const FIRST_BYTES: usize = 256 * 1024;
+const FIRST_WITHIN: Millis = Millis::from_secs(2);
+
 /// Beginning of a form, while it is looked for.
 struct WantedStart {
     api: PassedApi,
     content_type: String,
+    is_judged: bool,
     found: Option<FormStart>,
 }
 
@@ -63,14 +69,20 @@ impl WantedStart {
                 .text_of("content-type")
                 .unwrap_or("")
                 .to_owned(),
+            is_judged: false,
             found: None,
         })
     }
 
-    /// Returns whether the beginning has come.
-    fn has_come(&mut self, received: &[u8]) -> bool {
-        if received.len() <= START_BYTES_MAX {
-            self.found = find_start(self.api, &self.content_type, received);
+    /// Returns whether the rest may go on: its beginning has come, and in time. Judged once.
+    fn has_come(&mut self, received: &[u8], after: Millis) -> bool {
+        if self.is_judged || received.len() < FIRST_BYTES {
+            return false;
+        }
+        self.is_judged = true;
+        if after <= FIRST_WITHIN {
+            let beginning = &received[..START_BYTES_MAX];
+            self.found = find_start(self.api, &self.content_type, beginning);
         }
         self.found.is_some()
     }
@@ -231,7 +243,7 @@ async fn read_rest(
             return Ok(());
         }
         if let Some(start) = &mut start
-            && start.has_come(body.received())
+            && start.has_come(body.received(), shared.clock.now().since(ctx.arrival))
         {
             return Ok(());
         }
@@ -342,4 +354,37 @@ impl BodyBuffer {
 fn client_left(ctx: &mut RequestContext) -> RequestError {
     ctx.record_client_gone();
     RequestError::Aborted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted() -> WantedStart {
+        WantedStart {
+            api: PassedApi::Transcriptions,
+            content_type: "multipart/form-data; boundary=b".into(),
+            is_judged: false,
+            found: None,
+        }
+    }
+
+    #[test]
+    fn a_form_goes_on_when_its_client_is_quick_and_its_model_stands_before_the_file() {
+        let model = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n";
+        let file = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n";
+        let data = vec![b'x'; FIRST_BYTES];
+        let form = [model.as_bytes(), file.as_bytes(), &data].concat();
+        let soon = FIRST_WITHIN;
+        let late = Millis(FIRST_WITHIN.0 + 1);
+        assert!(wanted().has_come(&form, soon));
+        assert!(!wanted().has_come(&form[..FIRST_BYTES - 1], soon));
+        let mut slow = wanted();
+        assert!(!slow.has_come(&form, late));
+        assert!(!slow.has_come(&form, soon), "judged once");
+        let file_first = [file.as_bytes(), &data, model.as_bytes()].concat();
+        assert!(!wanted().has_come(&file_first, soon));
+        let hidden = vec![b'-'; START_BYTES_MAX];
+        assert!(!wanted().has_come(&[&hidden, &form[..]].concat(), soon));
+    }
 }

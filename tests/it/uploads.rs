@@ -11,12 +11,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::support::{Http2Client, Node, TestClient, TestResponse, eventually};
+use crate::support::{
+    Authority, Http2Client, Http2Server, Node, TestClient, TestResponse, eventually,
+};
 
 const PATH: &str = "/v1/audio/transcriptions";
 /// Of a file: above what is read whole.
 const FILE_BYTES: usize = 3 << 20;
 const PIECE: usize = 256 << 10;
+/// Of it, in the same write as the head.
+const BEGIN_BYTES: usize = 300 << 10;
 const END: &str = "\r\n--b--\r\n";
 
 /// What a server does with a form.
@@ -145,11 +149,10 @@ async fn node(servers: &[&FormServer]) -> Node {
     .await
 }
 
-/// A form up to the first bytes of its file.
+/// A form up to as much of its file as shows that its client is quick.
 fn start(before: &str) -> String {
-    format!(
-        "{before}--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.mp3\"\r\n\r\n0123456789"
-    )
+    let head = "Content-Disposition: form-data; name=\"file\"; filename=\"a.mp3\"";
+    format!("{before}--b\r\n{head}\r\n\r\n{}", "0".repeat(BEGIN_BYTES))
 }
 
 fn field(name: &str, value: &str) -> String {
@@ -189,12 +192,12 @@ async fn a_server_has_the_beginning_before_its_client_has_sent_the_end() {
     let start = start(&field("model", "m"));
     let mut client = begin(&node, &start, END).await;
     eventually("the server has the beginning", async || {
-        (server.come() > 100).then_some(())
+        (server.come() > BEGIN_BYTES).then_some(())
     })
     .await;
     send_file(&mut client, PIECE).await;
     eventually("and a piece", async || {
-        (server.come() > PIECE).then_some(())
+        (server.come() > BEGIN_BYTES + PIECE).then_some(())
     })
     .await;
     assert_eq!(node.permits_used().await, 1);
@@ -212,7 +215,7 @@ async fn a_server_has_the_beginning_before_its_client_has_sent_the_end() {
     let event = node.event_of(&response).await;
     assert_eq!(
         event["metrics"]["audio_bytes"],
-        json!(FILE_BYTES + 10),
+        json!(FILE_BYTES + BEGIN_BYTES),
         "{event}"
     );
     node.settles(0, 0).await;
@@ -304,8 +307,71 @@ async fn what_a_server_has_had_a_piece_of_goes_to_no_other() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_not_there_has_had_nothing_and_another_one_gets_the_whole() {
+    let server = FormServer::start(Manner::Reads).await;
+    let absent = FormServer {
+        address: TcpListener::bind("127.0.0.1:0")
+            .await
+            .unwrap()
+            .local_addr()
+            .unwrap(),
+        bodies: Arc::default(),
+        _tasks: JoinSet::new(),
+    };
+    let node = node(&[&absent, &server]).await;
+    for _ in 0..4 {
+        let response = send(&node).await;
+        assert_eq!(response.status, 200, "{}", response.text());
+    }
+    assert!(
+        server
+            .bodies
+            .lock()
+            .iter()
+            .all(|body| body.ends_with(END.as_bytes()))
+    );
+    node.settles(0, 0).await;
+}
+
+#[tokio::test]
+async fn a_server_of_http2_gets_a_form_as_it_comes() {
+    let authority = Authority::new();
+    let server = Http2Server::start(&authority.certify("localhost"), 100).await;
+    let ca = tempfile::tempdir().unwrap();
+    let node = Node::start(&format!(
+        "models:\n  - {{ id: m, task: automatic-speech-recognition, backend: openai, endpoints: [{{ \
+         url: \"https://localhost:{}\", http2: auto, ca_file: \"{}\", max_concurrent_requests: 2 }}] }}\n",
+        server.address.port(),
+        authority.write(ca.path())
+    ))
+    .await;
+    server.probed().await;
+    for _ in 0..2 {
+        let response = send(&node).await;
+        assert_eq!(response.status, 200, "{}", response.text());
+    }
+    let length = start(&field("model", "m")).len() + FILE_BYTES + END.len();
+    let heads = server.heads();
+    assert_eq!(heads[0].headers["content-length"], length.to_string());
+    // A client that leaves has its stream reset.
+    let mut client = begin(&node, &start(&field("model", "m")), END).await;
+    send_file(&mut client, PIECE).await;
+    eventually("the server has it", async || {
+        (server.posts() == 3).then_some(())
+    })
+    .await;
+    client.close();
+    node.settles(0, 0).await;
+    eventually("the server sees it", async || {
+        (server.canceled() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(server.heads().len(), 2);
+}
+
+#[tokio::test]
 async fn a_server_that_refuses_before_the_end_is_heard() {
-    let server = FormServer::start(Manner::Refuses(PIECE)).await;
+    let server = FormServer::start(Manner::Refuses(BEGIN_BYTES + PIECE)).await;
     let node = node(&[&server]).await;
     let mut client = begin(&node, &start(&field("model", "m")), END).await;
     send_file(&mut client, 2 * PIECE).await;
@@ -337,13 +403,13 @@ async fn a_field_behind_the_file_cannot_name_another_model() {
         assert_eq!(response.status, 400, "{}", response.text());
         assert!(response.text().contains(message), "{}", response.text());
         node.settles(0, 0).await;
+        let bodies = server.bodies.lock();
+        let last = bodies.last().unwrap();
+        assert!(
+            !last.ends_with(end.as_bytes()),
+            "a form with a late field came whole"
+        );
     }
-    let whole = server
-        .bodies
-        .lock()
-        .iter()
-        .any(|body| body.len() > FILE_BYTES + 300);
-    assert!(!whole, "a form with a late field came whole");
 }
 
 #[tokio::test]

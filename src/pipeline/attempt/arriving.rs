@@ -16,6 +16,11 @@ use crate::pipeline::error::RequestError;
 use crate::state::Shared;
 use crate::upstream::{SendError, UpstreamResponse};
 
+/// Slowest client for which a permit is held, KiB/s over [`PACE_WINDOW_MAX`]. Slower ones are read whole before they get one, as far
+/// as their first bytes tell.
+const KIB_PER_SEC_MIN: u64 = 128;
+const PACE_WINDOW_MAX: Millis = Millis::from_secs(10);
+
 /// Result of a request to a server.
 type Sent = Result<UpstreamResponse, SendError>;
 
@@ -113,8 +118,12 @@ async fn pass_on(
 ) -> Result<(), RequestError> {
     let now = || shared.clock.now();
     let idle = Millis::from_secs(ctx.snapshot.timeouts.request_body_idle_secs);
-    let floor = ctx.snapshot.limits.body_min_kib_per_sec;
-    let mut pace = BodyPace::new(now(), idle, floor);
+    let floor = ctx
+        .snapshot
+        .limits
+        .body_min_kib_per_sec
+        .max(KIB_PER_SEC_MIN);
+    let mut pace = BodyPace::new(now(), idle.min(PACE_WINDOW_MAX), floor);
     // The pace that is asked of clients is that of the time in which the server waits for them.
     let mut unasked = Millis::ZERO;
     while let Some(way) = body.way() {

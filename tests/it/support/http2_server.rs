@@ -35,6 +35,7 @@ pub struct Http2Server {
 struct Seen {
     connections: AtomicUsize,
     probes: AtomicUsize,
+    posts: AtomicUsize,
     canceled: AtomicUsize,
     refused: AtomicUsize,
     at_work: AtomicUsize,
@@ -87,6 +88,11 @@ impl Http2Server {
         .await;
     }
 
+    /// Requests that are no probes, those included whose bodies have not come.
+    pub fn posts(&self) -> usize {
+        self.seen.posts.load(Ordering::SeqCst)
+    }
+
     /// Streams that were reset by their client.
     pub fn canceled(&self) -> usize {
         self.seen.canceled.load(Ordering::SeqCst)
@@ -137,6 +143,8 @@ async fn serve(
             released.clone(),
         ));
     }
+    // Each learns itself how its request ended.
+    while streams.join_next().await.is_some() {}
 }
 
 async fn answer(
@@ -146,12 +154,17 @@ async fn answer(
     mut released: watch::Receiver<bool>,
 ) {
     let (parts, mut body) = request.into_parts();
+    let is_post = parts.method == "POST";
+    seen.posts.fetch_add(usize::from(is_post), Ordering::SeqCst);
     let mut text = Vec::new();
-    while let Some(Ok(part)) = body.data().await {
+    while let Some(part) = body.data().await {
+        let Ok(part) = part else {
+            seen.canceled.fetch_add(1, Ordering::SeqCst);
+            return;
+        };
         body.flow_control().release_capacity(part.len()).unwrap();
         text.extend_from_slice(&part);
     }
-    let is_post = parts.method == "POST";
     match is_post {
         true => seen.heads.lock().push(parts),
         false => drop(seen.probes.fetch_add(1, Ordering::SeqCst)),
