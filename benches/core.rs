@@ -250,6 +250,7 @@ fn wire(criterion: &mut Criterion<ThreadTime>) {
                     path: "/v1/messages",
                     json_bytes: None,
                     body: black_box(body.clone()),
+                    length: None,
                 })
             });
         });
