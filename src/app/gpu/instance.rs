@@ -21,8 +21,8 @@ use tokio::time::{Instant, sleep};
 use super::sleep::{SleepStep, perform_step};
 use crate::gpu::process::{
     ExitReport, InstanceEvent, InstanceId, InstanceSpec, PortOwnership, PortPool, ProcessId,
-    ReservedPort, RunningInstance, create_cgroup, is_address_in_use, port_ownership, probe_pause,
-    remove_cgroup,
+    ReservedPort, RunningInstance, create_cgroup, is_address_in_use, port_ownership,
+    prepare_cgroup_entry, probe_pause, remove_cgroup,
 };
 use crate::gpu::{
     GpuConfig, HostReading, Launch, LaunchError, file_state, listen_scope, preset_of,
@@ -187,6 +187,10 @@ impl InstanceTask {
         let digest = hex::encode(Sha256::digest(specification.argv.join("\0")));
         specification.cgroup = self.make_cgroup(&specification);
         let group = specification.cgroup.clone();
+        if group.is_some() {
+            // Not waited for: the start of the keeper takes as long.
+            drop(spawn_blocking(prepare_cgroup_entry));
+        }
         let running = RunningInstance::start(Path::new(PROGRAM), specification).await;
         match running {
             Ok(running) => Ok((running, port, digest)),

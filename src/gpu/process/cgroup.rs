@@ -37,7 +37,8 @@ pub fn own_group() -> Option<PathBuf> {
 /// Lets the next process enter a group at once: this process is moved to the group that it is in.
 ///
 /// The first move waits until every processor has been quiet, some 5 to 15 ms; those that follow closely do not
-/// (`percpu_down_write`, kernel/rcu/sync.c). Blocks for as long, beside what else a start needs.
+/// (`percpu_down_write`, kernel/rcu/sync.c). Blocks for as long, and all other changes of groups with it: to be called when the
+/// group is made, beside what else a start needs.
 pub fn prepare_cgroup_entry() {
     // Read anew: whoever moved this process meant it.
     if let Some(own) = own_group() {

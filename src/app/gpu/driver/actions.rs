@@ -17,7 +17,7 @@ use super::{Driver, Message};
 use crate::app::gpu::adoption::digest;
 use crate::app::gpu::instance::{InstanceNews, InstanceOrder, InstanceTask, NewsDetail};
 use crate::app::gpu::leases;
-use crate::gpu::process::{InstanceId, prepare_cgroup_entry};
+use crate::gpu::process::InstanceId;
 
 /// Orders that may wait for an instance: a sleep or a wake, then an end, the later of which is the stronger.
 const ORDERS_MAX: usize = 8;
@@ -136,9 +136,6 @@ impl Driver {
         run.grown = None;
         let id = InstanceId::new(&slot.to_string(), fastrand::u32(..));
         self.begin_life(&slot, id.ok());
-        if self.cgroup.is_some() {
-            self.tasks.spawn_blocking(prepare_cgroup_entry);
-        }
         let (ledger, reading) = (Arc::clone(&self.parts.ledger), Arc::clone(&self.reading));
         let sender = self.sender.clone();
         self.changes.add(&mut self.tasks, move || {
