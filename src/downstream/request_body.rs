@@ -4,8 +4,9 @@
 //! kept count against one budget for all requests, and its account's part of it, until the request ends. Read once: a small
 //! body is a slice of the connection's buffer, a large one goes from the socket to where it stays.
 
+use std::pin::Pin;
+
 use bytes::{Bytes, BytesMut};
-use futures_util::future::Either;
 use infergate_core::admission::bodies::BodyPace;
 use infergate_core::api::Operation;
 use infergate_core::api::arriving_form::FormStart;
@@ -45,7 +46,7 @@ const FIRST_BYTES: usize = 256 * 1024;
 const FIRST_WITHIN: Millis = Millis::from_secs(2);
 
 /// Beginning of a form, while it is looked for.
-struct WantedStart {
+pub struct WantedStart {
     api: PassedApi,
     content_type: String,
     is_judged: bool,
@@ -54,24 +55,28 @@ struct WantedStart {
 
 impl WantedStart {
     /// None for a body that is read whole: no large form, or one that another node may get.
-    fn of(shared: &Shared, session: &Session, operation: Operation) -> Option<WantedStart> {
+    // Boxed: other requests have no room for it.
+    pub fn of(
+        shared: &Shared,
+        session: &Session,
+        operation: Operation,
+    ) -> Option<Box<WantedStart>> {
         let Operation::Passed(api) = operation else {
             return None;
         };
         let is_large = session
             .body_length()
             .is_some_and(|length| length >= ARRIVING_BYTES_MIN);
-        let arrives = api.takes_form() && is_large && !shared.cluster.has_joined();
-        arrives.then(|| WantedStart {
+        if !(api.takes_form() && is_large && !shared.cluster.has_joined()) {
+            return None;
+        }
+        let content_type = session.fields().text_of("content-type");
+        Some(Box::new(WantedStart {
             api,
-            content_type: session
-                .fields()
-                .text_of("content-type")
-                .unwrap_or("")
-                .to_owned(),
+            content_type: content_type.unwrap_or("").to_owned(),
             is_judged: false,
             found: None,
-        })
+        }))
     }
 
     /// Returns whether the rest may go on: its beginning has come, and in time. Judged once.
@@ -88,39 +93,28 @@ impl WantedStart {
     }
 }
 
-/// Reads the body of an inference request, or the beginning of a large form; its rest is the context's.
+/// Reads a large form: its beginning, where the rest may go on as it comes; that is the context's.
 ///
 /// # Errors
 /// Those of [`read_body`]; what has come of the form is broken.
-// Not an `async fn`: the state of a request has no room for another layer.
-pub fn read_inference_body<'a>(
+// Boxed here: the state of a request has no room for what few have.
+pub fn read_form<'a>(
     shared: &'a Shared,
     session: &'a mut Session,
     ctx: &'a mut RequestContext,
     account: &'a Account,
-    operation: Operation,
-) -> impl Future<Output = Result<(Bytes, BodyShare), RequestError>> + Send + 'a {
-    match WantedStart::of(shared, session, operation) {
-        None => Either::Left(read_body(shared, session, ctx, account)),
-        // Boxed: few bodies are large forms.
-        Some(start) => Either::Right(Box::pin(read_form(shared, session, ctx, account, start))),
-    }
-}
-
-async fn read_form(
-    shared: &Shared,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    account: &Account,
-    mut start: WantedStart,
-) -> Result<(Bytes, BodyShare), RequestError> {
-    let (body, share) = read_until(shared, session, ctx, account, Some(&mut start)).await?;
-    if let Some(start) = &start.found {
-        let left = session.body_length().unwrap_or(0);
-        let rest = begin_rest(start, &body)?;
-        ctx.arriving = (left > 0).then(|| Box::new(ArrivingBody::new(rest, left)));
-    }
-    Ok((body, share))
+    mut start: Box<WantedStart>,
+) -> Pin<Box<impl Future<Output = Result<(Bytes, BodyShare), RequestError>> + Send + 'a>> {
+    Box::pin(async move {
+        let reading = read_until(shared, session, ctx, account, Some(&mut start));
+        let (body, share) = reading.await?;
+        if let Some(start) = &start.found {
+            let left = session.body_length().unwrap_or(0);
+            let rest = begin_rest(start, &body)?;
+            ctx.arriving = (left > 0).then(|| Box::new(ArrivingBody::new(rest, left)));
+        }
+        Ok((body, share))
+    })
 }
 
 /// Reads the body; the share holds its bytes in the budget, as they arrive.

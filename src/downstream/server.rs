@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::connections::{ClientConnections, ConnectionLimit};
 use super::receiver::DRAIN_AFTER_MAX_BYTES;
+use super::request_body::WantedStart;
 use super::session::{RequestReadError, Session};
 use super::{health, peer_requests, preflight, request_body};
 use crate::jobs::Jobs;
@@ -115,8 +116,10 @@ impl DownstreamServer {
     ) -> Result<(), RequestError> {
         let shared = &*self.shared;
         let account = &authenticated.account;
-        let (body, body_share) =
-            request_body::read_inference_body(shared, session, ctx, account, operation).await?;
+        let (body, body_share) = match WantedStart::of(shared, session, operation) {
+            None => request_body::read_body(shared, session, ctx, account).await?,
+            Some(start) => request_body::read_form(shared, session, ctx, account, start).await?,
+        };
         let request = InferenceRequest {
             authenticated,
             operation,
@@ -291,7 +294,7 @@ mod tests {
     /// request has. Three of them are the byte counter of a slot's process, the wait for its load, and the count of answers
     /// that no slot is free. Others are the name of an adapter, the work that a permit is held for, and the count of own
     /// retries. The last is the rest of a body that goes on as it comes.
-    const INFERENCE_BYTES_MAX: usize = 4_640;
+    const INFERENCE_BYTES_MAX: usize = 4_672;
 
     /// Bytes that the state of any request may take: the cost of a 401 and of the catalog. The figure only
     /// goes down, but for words that every request has: whether its listener shows health, its client's address, and the rest

@@ -1,9 +1,8 @@
 //! Wait for the head of a response while the body of its request goes on as it comes.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use futures_util::future::Either;
 use infergate_core::admission::bodies::BodyPace;
 use infergate_core::{Millis, Refusal};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -24,62 +23,47 @@ const PACE_WINDOW_MAX: Millis = Millis::from_secs(10);
 /// Result of a request to a server.
 type Sent = Result<UpstreamResponse, SendError>;
 
-/// Waits for the head of a response, as [`wait_for_head`] does. Where the body is still coming, it is passed on meanwhile.
-///
-/// # Errors
-/// The client is gone, or takes no comment; those of [`send_arriving`].
-pub fn wait_for_response<'a, D: Downstream>(
-    sending: impl Future<Output = Sent> + Send + Unpin + 'a,
-    (shared, downstream, ctx): (&'a Shared, &'a mut D, &'a mut RequestContext),
-    (end, deadline): (Instant, Instant),
-) -> impl Future<Output = Result<HeadWait<Sent>, RequestError>> + Send + 'a {
-    match ctx.arriving.take() {
-        None => Either::Left(wait_for_head(sending, downstream, ctx, end, deadline)),
-        // Boxed: few bodies go on as they come.
-        Some(body) => {
-            let to = (shared, downstream, ctx);
-            Either::Right(Box::pin(send_arriving(sending, to, body, (end, deadline))))
-        }
-    }
-}
-
-/// The server's time for the head begins when all of the body has come.
+/// Waits for the head of a response, as [`wait_for_head`] does, and passes the rest of the body on meanwhile. The server's time
+/// for the head begins when all of it has come.
 ///
 /// # Errors
 /// Those of the rest of the body; the deadline, before all of it has come; the client is gone.
-async fn send_arriving(
-    mut sending: impl Future<Output = Sent> + Send + Unpin,
-    (shared, downstream, ctx): (&Shared, &mut impl Downstream, &mut RequestContext),
+// Boxed here: the state of a request has no room for what few have.
+pub fn send_arriving<'a, D: Downstream>(
+    mut sending: impl Future<Output = Sent> + Send + Unpin + 'a,
+    (shared, downstream, ctx): (&'a Shared, &'a mut D, &'a mut RequestContext),
     mut body: Box<ArrivingBody>,
     (end, deadline): (Instant, Instant),
-) -> Result<HeadWait<Sent>, RequestError> {
-    let head_wait = end.saturating_duration_since(Instant::now());
-    let mut sent = {
-        let mut over = pin!(sleep_until(deadline));
-        let mut passing = pin!(pass_on(&mut body, shared, downstream, ctx));
-        tokio::select! {
-            biased;
-            sent = &mut sending => Some(sent),
-            passed = &mut passing => {
-                passed?;
-                None
+) -> Pin<Box<impl Future<Output = Result<HeadWait<Sent>, RequestError>> + Send + 'a>> {
+    Box::pin(async move {
+        let head_wait = end.saturating_duration_since(Instant::now());
+        let mut sent = {
+            let mut over = pin!(sleep_until(deadline));
+            let mut passing = pin!(pass_on(&mut body, shared, downstream, ctx));
+            tokio::select! {
+                biased;
+                sent = &mut sending => Some(sent),
+                passed = &mut passing => {
+                    passed?;
+                    None
+                }
+                () = &mut over => return Err(Refusal::DeadlinePassed.into()),
             }
-            () = &mut over => return Err(Refusal::DeadlinePassed.into()),
+        };
+        if let Some(Ok(response)) = &mut sent
+            && response.head().status.is_success()
+        {
+            finish_body(response, (shared, downstream, ctx), &mut body, deadline).await?;
         }
-    };
-    if let Some(Ok(response)) = &mut sent
-        && response.head().status.is_success()
-    {
-        finish_body(response, (shared, downstream, ctx), &mut body, deadline).await?;
-    }
-    ctx.arriving = Some(body);
-    match sent {
-        Some(sent) => Ok(HeadWait::Completed(sent)),
-        None => {
-            let end = (Instant::now() + head_wait).min(deadline);
-            wait_for_head(sending, downstream, ctx, end, deadline).await
+        ctx.arriving = Some(body);
+        match sent {
+            Some(sent) => Ok(HeadWait::Completed(sent)),
+            None => {
+                let end = (Instant::now() + head_wait).min(deadline);
+                wait_for_head(sending, downstream, ctx, end, deadline).await
+            }
         }
-    }
+    })
 }
 
 /// Passes the rest on to a server that has begun to answer, so that it can end its answer.

@@ -15,7 +15,7 @@ use infergate_core::routing::{
 use infergate_core::{Millis, Refusal};
 use tokio::time::sleep;
 
-use crate::pipeline::attempt::arriving::wait_for_response;
+use crate::pipeline::attempt::arriving::send_arriving;
 use crate::pipeline::attempt::error::AttemptError;
 use crate::pipeline::attempt::progress::{HeadWait, wait_for_head};
 use crate::pipeline::attempt::request::ModelRequest;
@@ -98,7 +98,12 @@ impl LocalAttempt {
         let waited = {
             // Pinned here: as an argument it would take its room twice.
             let sending = pin!(shared.client.send(target, outbound, &mut self.trace.marks));
-            wait_for_response(sending, (shared, downstream, ctx), (end, deadline)).await
+            match ctx.arriving.take() {
+                None => wait_for_head(sending, downstream, ctx, end, deadline).await,
+                Some(body) => {
+                    send_arriving(sending, (shared, downstream, ctx), body, (end, deadline)).await
+                }
+            }
         };
         let sent = match waited {
             Ok(HeadWait::Completed(sent)) => sent,
@@ -114,14 +119,7 @@ impl LocalAttempt {
                 return Err(Refusal::DeadlinePassed.into());
             }
             Err(left) => {
-                ctx.mark_sent_if_started(&self.trace.marks);
-                self.end_unsent_work();
-                self.record(
-                    clock.recent_micros(),
-                    EndpointSignal::Neutral,
-                    None,
-                    AttemptResult::Abandoned,
-                );
+                self.record_departure(clock.recent_micros(), ctx);
                 return Err(left);
             }
         };
@@ -155,6 +153,14 @@ impl LocalAttempt {
             Some(path) => self.permit.begin_run(path.to_owned(), &shared.left_work),
             None => self.permit.begin_work(ctx.request_id()),
         }
+    }
+
+    /// Records that nobody waits for the response any more.
+    fn record_departure(&mut self, now_us: u64, ctx: &mut RequestContext) {
+        ctx.mark_sent_if_started(&self.trace.marks);
+        self.end_unsent_work();
+        let (signal, result) = (EndpointSignal::Neutral, AttemptResult::Abandoned);
+        self.record(now_us, signal, None, result);
     }
 
     /// Ends the work of a request of which no byte has gone out: the permit is not held for it.
