@@ -17,7 +17,7 @@ use crate::upstream::Tunnel;
 /// An unread body up to this size is read before the response, which keeps the connection usable.
 const DRAIN_BEFORE_MAX_BYTES: u64 = 64 * 1024;
 /// Bytes of a larger body that are read after the response, so that the client gets to see it.
-pub(super) const DRAIN_AFTER_MAX_BYTES: u64 = 1024 * 1024;
+const DRAIN_AFTER_MAX_BYTES: u64 = 1024 * 1024;
 /// Piece of a body that goes on as it comes, at most.
 const PIECE_BYTES: usize = 64 * 1024;
 

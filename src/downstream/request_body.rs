@@ -150,7 +150,7 @@ async fn read_until(
     let wanted = length.unwrap_or(0);
     let wanted = match &start {
         None => wanted,
-        Some(_) => wanted.min(SEVERAL_PIECES_BYTES),
+        Some(_) => wanted.min(FIRST_BYTES as u64),
     };
     if !share.has_room_for(wanted) {
         return Err(Refusal::BodyBudgetSpent.into());
@@ -237,9 +237,18 @@ async fn read_rest(
             return Ok(());
         }
         if let Some(start) = &mut start
-            && start.has_come(body.received(), shared.clock.now().since(ctx.arrival))
+            && !start.is_judged
         {
-            return Ok(());
+            let left = session.body_length().unwrap_or(0);
+            if start.has_come(body.received(), shared.clock.now().since(ctx.arrival)) {
+                return Ok(());
+            }
+            // Read whole then: what has no room is not sent on.
+            if start.is_judged
+                && !share.has_room_for((body.length + left).saturating_sub(share.bytes()))
+            {
+                return Err(Refusal::BodyBudgetSpent.into());
+            }
         }
         let is_last_wait = ctx.deadline <= silent_at;
         let until = shared.clock.instant(ctx.deadline.min(silent_at)).into();

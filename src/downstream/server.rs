@@ -12,7 +12,6 @@ use infergate_core::client_address::ForwardedFor;
 use tokio::time::timeout;
 
 use super::connections::{ClientConnections, ConnectionLimit};
-use super::receiver::DRAIN_AFTER_MAX_BYTES;
 use super::request_body::WantedStart;
 use super::session::{RequestReadError, Session};
 use super::{health, peer_requests, preflight, request_body};
@@ -35,6 +34,8 @@ pub struct DownstreamServer {
 
 /// Field in which proxies tell their clients' addresses.
 const FORWARDED_FOR: &str = "x-forwarded-for";
+/// Time for the rest of a file that was answered before it had come.
+const ARRIVING_DRAIN_MAX: Duration = Duration::from_secs(2);
 
 impl DownstreamServer {
     /// A server over what is shared.
@@ -129,12 +130,7 @@ impl DownstreamServer {
             body_share,
             permit: None,
         };
-        let ended = pipeline::run(shared, session, ctx, request).await;
-        if ctx.arriving.is_some() && ended.is_ok() && !session.is_body_done() {
-            // A client that still sends gets to see the response.
-            Box::pin(session.drain(DRAIN_AFTER_MAX_BYTES)).await;
-        }
-        ended
+        pipeline::run(shared, session, ctx, request).await
     }
 
     /// Serves one request and returns whether the connection may carry another one.
@@ -178,13 +174,18 @@ impl DownstreamServer {
         if let Some(usable) = self.accept_forward(session, &mut ctx).await {
             return usable;
         }
-        match self.handle(session, &mut ctx).await {
+        let is_usable = match self.handle(session, &mut ctx).await {
             Ok(()) => true,
             Err(RequestError::Refused(refusal)) => {
                 respond::finish_refused(session, &mut ctx, &refusal).await
             }
             Err(RequestError::Aborted) => false,
+        };
+        if is_usable && ctx.arriving.is_some() && !session.is_stream() && !session.is_body_done() {
+            // A client that goes on to send its file first gets to see the response.
+            Box::pin(session.drain_for(ARRIVING_DRAIN_MAX, u64::MAX)).await;
         }
+        is_usable
     }
 
     /// Takes a trusted proxy's word on the client of a request, and counts the request by it.

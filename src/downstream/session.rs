@@ -444,6 +444,11 @@ impl Session {
 
     /// Reads up to `max_bytes` of an unread body, for a moment.
     pub async fn drain(&mut self, max_bytes: u64) {
+        self.drain_for(DRAIN_TIMEOUT, max_bytes).await;
+    }
+
+    /// Reads up to `max_bytes` of an unread body within `limit`.
+    pub async fn drain_for(&mut self, limit: Duration, max_bytes: u64) {
         let reading = async {
             let mut read = 0;
             while let Some(more) = self.discard_received() {
@@ -454,7 +459,7 @@ impl Session {
             }
         };
         // Past the limit the connection is closed with bytes unread, which is the client's doing.
-        let _ = timeout(DRAIN_TIMEOUT, reading).await;
+        let _ = timeout(limit, reading).await;
     }
 
     /// Sends the head of an interim response to another node.

@@ -11,6 +11,17 @@ use tokio::sync::mpsc;
 
 use crate::upstream::BodyRest;
 
+/// How far a request's body has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyProgress {
+    /// All of it has come.
+    Whole,
+    /// The server would take more.
+    WaitsForClient,
+    /// The server has not taken what has come.
+    WaitsForServer,
+}
+
 /// Rest of a request's body that has not come when the request begins.
 pub struct ArrivingBody {
     check: FormRest,
@@ -19,6 +30,9 @@ pub struct ArrivingBody {
     /// Way to the server; none once all has come.
     pieces: Option<mpsc::Sender<Bytes>>,
     rest: BodyRest,
+    progress: BodyProgress,
+    /// Moment at which the last of it came; 0 before.
+    came_us: u64,
 }
 
 impl ArrivingBody {
@@ -30,7 +44,24 @@ impl ArrivingBody {
             left,
             pieces: Some(pieces),
             rest,
+            progress: BodyProgress::WaitsForServer,
+            came_us: 0,
         }
+    }
+
+    /// Returns how far it has come.
+    pub fn progress(&self) -> BodyProgress {
+        self.progress
+    }
+
+    /// Sets who is waited for.
+    pub fn set_progress(&mut self, progress: BodyProgress) {
+        self.progress = progress;
+    }
+
+    /// Returns the moment at which the last of it came, in microseconds on the clock.
+    pub fn came_us(&self) -> Option<u64> {
+        (self.came_us > 0).then_some(self.came_us)
     }
 
     /// The rest as a server gets it.
@@ -43,20 +74,17 @@ impl ArrivingBody {
         self.pieces.clone()
     }
 
-    /// Returns whether all of it has come.
-    pub fn has_come(&self) -> bool {
-        self.left == 0
-    }
-
-    /// Checks the next piece, which may go on then.
+    /// Checks the next piece, which came at `now_us` and may go on then.
     ///
     /// # Errors
     /// [`Refusal::BadRequest`]: the form is not as it must be.
-    pub fn record(&mut self, piece: &[u8]) -> Result<(), Refusal> {
+    pub fn record(&mut self, piece: &[u8], now_us: u64) -> Result<(), Refusal> {
         self.left = self.left.saturating_sub(piece.len() as u64);
+        check_rest(&mut self.check, piece, self.left == 0)?;
         if self.left == 0 {
             self.pieces = None;
+            (self.progress, self.came_us) = (BodyProgress::Whole, now_us);
         }
-        check_rest(&mut self.check, piece, self.left == 0)
+        Ok(())
     }
 }

@@ -563,11 +563,6 @@ impl RequestContext {
     pub fn record_client_gone(&mut self) {
         self.record_refusal(&Refusal::ClientGone, RequestOutcome::CutByClient);
     }
-
-    /// Returns whether the client has not sent all of the body.
-    pub fn is_body_arriving(&self) -> bool {
-        self.arriving.as_ref().is_some_and(|body| !body.has_come())
-    }
 }
 
 /// 128 bits of chance in hex: an id to find a request by, not a secret.

@@ -32,6 +32,8 @@ enum Manner {
     Closes(usize),
     /// Answers 413 after so many bytes, and closes.
     Refuses(usize),
+    /// Reads no body.
+    Stalls,
 }
 
 /// A server of forms.
@@ -96,6 +98,9 @@ async fn serve(mut tcp: TcpStream, manner: Manner, bodies: Arc<Mutex<Vec<Vec<u8>
             }
             false => usize::MAX,
         };
+        if length > 0 && matches!(manner, Manner::Stalls) {
+            return std::future::pending().await;
+        }
         let mut come = 0;
         while come < length {
             if read.is_empty() && !matches!(tcp.read_buf(&mut read).await, Ok(1..)) {
@@ -137,6 +142,11 @@ fn answer(status: &str, body: &str) -> String {
 
 /// The model of some servers.
 async fn node(servers: &[&FormServer]) -> Node {
+    node_with(servers, "").await
+}
+
+/// The same with further keys of the model.
+async fn node_with(servers: &[&FormServer], more: &str) -> Node {
     let endpoints = servers.iter().map(|server| {
         let url = server.address;
         format!("{{ url: \"http://{url}\", backend_model: whisper-1, max_concurrent_requests: 2 }}")
@@ -144,7 +154,7 @@ async fn node(servers: &[&FormServer]) -> Node {
     let endpoints = endpoints.collect::<Vec<_>>().join(", ");
     Node::start(&format!(
         "  listener: http2: clear\nmodels:\n  - {{ id: m, task: automatic-speech-recognition, backend: openai, \
-         endpoints: [{endpoints}] }}\n"
+         tariff: {{ coefficients: {{ audio_bytes: 1 }} }}, endpoints: [{endpoints}]{more} }}\n"
     ))
     .await
 }
@@ -268,11 +278,11 @@ async fn forms_of_http2_go_on_too_and_forms_with_the_file_first_are_read_whole()
 async fn a_client_that_leaves_while_it_sends_gives_its_permit_back() {
     let server = FormServer::start(Manner::Reads).await;
     let node = node(&[&server]).await;
-    for is_reset in [false, true] {
+    for (nth, is_reset) in [false, true].into_iter().enumerate() {
         let mut client = begin(&node, &start(&field("model", "m")), END).await;
         send_file(&mut client, PIECE).await;
-        eventually("the server has a piece", async || {
-            (node.permits_used().await == 1).then_some(())
+        eventually("the server has a form", async || {
+            (server.forms() > nth).then_some(())
         })
         .await;
         match is_reset {
@@ -280,6 +290,11 @@ async fn a_client_that_leaves_while_it_sends_gives_its_permit_back() {
             false => client.close(),
         }
         node.settles(0, 0).await;
+    }
+    // A part of a form is no work.
+    for event in node.events(2).await {
+        assert_eq!(event["outcome"], "cut-by-client", "{event}");
+        assert!(event["neurons"].as_f64().unwrap_or(0.0) == 0.0, "{event}");
     }
     assert_eq!(send(&node).await.status, 200);
     let state = node.state().await;
@@ -367,6 +382,36 @@ async fn a_server_of_http2_gets_a_form_as_it_comes() {
     })
     .await;
     assert_eq!(server.heads().len(), 2);
+}
+
+#[tokio::test]
+async fn a_server_that_takes_nothing_has_its_time_for_the_head_and_is_blamed() {
+    let server = FormServer::start(Manner::Stalls).await;
+    let node = node_with(&[&server], ", first_byte_timeout_secs: 1").await;
+    let start = start(&field("model", "m"));
+    let mut client = TestClient::connect(node.clients).await;
+    // More than the buffers of three sockets hold.
+    let length = start.len() + 8 * FILE_BYTES;
+    let head = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: h\r\ncontent-type: multipart/form-data; boundary=b\r\ncontent-length: {length}\r\n\r\n"
+    );
+    client.send(head + &start).await;
+    let sending = async {
+        let piece = vec![b'x'; PIECE];
+        loop {
+            client.send(&piece).await;
+        }
+    };
+    let event = tokio::select! {
+        () = sending => unreachable!("it never ends"),
+        event = node.events(1) => event.into_iter().next().unwrap(),
+    };
+    assert_eq!(event["reason"], "upstream_timeout", "{event}");
+    node.settles(0, 0).await;
+    assert!(
+        node.log().contains("first byte late"),
+        "the server is not blamed"
+    );
 }
 
 #[tokio::test]

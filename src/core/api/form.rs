@@ -91,6 +91,9 @@ pub(super) fn boundary(content_type: &str) -> Result<String, &'static str> {
     if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
         return Err("its content type is not multipart/form-data");
     }
+    if ambiguous(parameters, "boundary") || has_other_charset(parameters) {
+        return Err("its content type has two meanings");
+    }
     let boundary = parameter(parameters, "boundary").unwrap_or_default();
     match (1..=BOUNDARY_BYTES_MAX).contains(&boundary.len()) {
         true => Ok(boundary),
@@ -128,24 +131,33 @@ pub(super) fn end_of_part(body: &[u8], part: &FormPart, mark: &Finder<'_>) -> Op
 /// Reads the head of the part whose boundary ends at `at`.
 pub(super) fn part_head(body: &[u8], at: usize) -> Result<FormPart, &'static str> {
     let window = &body[at..body.len().min(at + HEAD_BYTES_MAX)];
-    let blanks = window.iter().take_while(|byte| b" \t".contains(byte));
-    let line = blanks.count();
-    if !window[line..].starts_with(b"\r\n") {
+    // No blanks, which the specification allows: for some readers they are data, and no client sends them.
+    if !window.starts_with(b"\r\n") {
         return Err("a boundary is followed by other text");
     }
     // A head without lines ends with the line of its boundary.
-    let end = memmem::find(&window[line..], b"\r\n\r\n").ok_or("the head of a part is too long")?;
-    let head = String::from_utf8_lossy(&window[line..line + end]);
-    let begin = at + line + end + 4;
-    let disposition = head.split("\r\n").find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.trim()
-            .eq_ignore_ascii_case("content-disposition")
-            .then_some(value)
-    });
-    let parameters = disposition
+    let end = memmem::find(window, b"\r\n\r\n").ok_or("the head of a part is too long")?;
+    let head = String::from_utf8_lossy(&window[..end]);
+    let begin = at + end + 4;
+    let mut parameters = None;
+    for line in head.split("\r\n").skip(1) {
+        // What one reader takes for a part's head, a continued line or its end is something else for another.
+        let is_plain = !line.starts_with([' ', '\t', '-']) && !line.contains(['\r', '\n', '\0']);
+        let (name, value) = line
+            .split_once(':')
+            .filter(|_| is_plain)
+            .ok_or("the head of a part is broken")?;
+        let is_disposition = name.trim().eq_ignore_ascii_case("content-disposition");
+        if is_disposition && parameters.replace(value).is_some() {
+            return Err("a part has two dispositions");
+        }
+    }
+    let parameters = parameters
         .and_then(|value| value.split_once(';'))
         .map_or("", |it| it.1);
+    if ambiguous(parameters, "name") {
+        return Err("a part has two names");
+    }
     Ok(FormPart {
         name: parameter(parameters, "name").unwrap_or_default(),
         is_file: parameter(parameters, "filename").is_some(),
@@ -155,15 +167,41 @@ pub(super) fn part_head(body: &[u8], at: usize) -> Result<FormPart, &'static str
 
 /// Returns a parameter of a header's value, with its quotes taken off.
 fn parameter(parameters: &str, name: &str) -> Option<String> {
+    all(parameters).find_map(|(key, value)| key.eq_ignore_ascii_case(name).then_some(value))
+}
+
+/// Names and values of all parameters.
+fn all(parameters: &str) -> impl Iterator<Item = (&str, String)> {
     let mut rest = parameters;
-    loop {
+    std::iter::from_fn(move || {
         let (key, after) = rest.split_once('=')?;
         let (value, after) = value(after.trim_start());
-        if key.trim().eq_ignore_ascii_case(name) {
-            return Some(value);
-        }
         rest = after.trim_start().trim_start_matches(';');
-    }
+        Some((key.trim(), value))
+    })
+}
+
+/// Returns whether readers may differ in the value of a parameter: it stands twice, or in the extended form of RFC 8187.
+fn ambiguous(parameters: &str, name: &str) -> bool {
+    let is_named = |key: &str| {
+        key.split('*')
+            .next()
+            .is_some_and(|key| key.trim().eq_ignore_ascii_case(name))
+    };
+    let named: Vec<_> = all(parameters)
+        .map(|(key, _)| key)
+        .filter(|key| is_named(key))
+        .collect();
+    named.len() > 1 || named.iter().any(|key| key.contains('*'))
+}
+
+/// Returns whether names may be written otherwise than in UTF-8.
+fn has_other_charset(parameters: &str) -> bool {
+    let known = ["utf-8", "utf8", "us-ascii"];
+    all(parameters).any(|(key, value)| {
+        key.to_ascii_lowercase().starts_with("charset")
+            && !known.iter().any(|known| value.eq_ignore_ascii_case(known))
+    })
 }
 
 /// Reads a value, in quotes or not; returns it with what follows.
@@ -199,7 +237,7 @@ mod tests {
     #[test]
     fn fields_and_files_are_found_in_any_order() {
         let body = "--b c\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a;name=model.wav\"\r\n\
-                    Content-Type: audio/wav\r\n\r\nRI\r\n--b\r\nFF\r\n--b c \t\r\ncontent-disposition: form-data; \
+                    Content-Type: audio/wav\r\n\r\nRI\r\n--b\r\nFF\r\n--b c\r\ncontent-disposition: form-data; \
                     name=model\r\n\r\nwhisper\r\n--b c\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\n\r\n--b c--\r\n";
         let read = form(body).unwrap();
         assert_eq!(&body[read.file("file").unwrap()], "RI\r\n--b\r\nFF");
@@ -219,6 +257,42 @@ mod tests {
                 .field("model"),
             Err(RepeatedField)
         );
+    }
+
+    #[test]
+    fn a_form_that_readers_may_take_otherwise_is_refused() {
+        let part = |head: &str| format!("--b c\r\n{head}\r\n\r\nm\r\n--b c--");
+        let named = "Content-Disposition: form-data; name=\"prompt\"";
+        for head in [
+            &format!("{named}\r\ncontent-disposition: form-data; name=\"model\""),
+            &format!("{named}; name=\"model\""),
+            &format!("{named}; name*=utf-8''model"),
+            &format!("{named}\r\n continued: x"),
+            &format!("{named}\r\n--b c\r\nContent-Disposition: form-data; name=\"model\""),
+            &format!("{named}\nContent-Disposition: form-data; name=\"model\""),
+        ] {
+            assert!(form(&part(head)).is_err(), "{head}");
+        }
+        assert!(form(&part(named).replacen("--b c", "--b c ", 1)).is_err());
+        assert!(form(&part(&format!("{named}\r\nContent-Type: text/plain"))).is_ok());
+        assert!(
+            form(&part(&format!(
+                "{named}; filename=\"a\"; filename*=utf-8''a"
+            )))
+            .is_ok()
+        );
+        let body = part(named);
+        for (kind, is_read) in [
+            ("multipart/form-data; boundary=\"b c\"; boundary=c", false),
+            ("multipart/form-data; boundary=\"b c\"; boundary*=c", false),
+            (
+                "multipart/form-data; charset=utf-7; boundary=\"b c\"",
+                false,
+            ),
+            ("multipart/form-data; charset=UTF-8; boundary=\"b c\"", true),
+        ] {
+            assert_eq!(Form::read(kind, body.as_bytes()).is_ok(), is_read, "{kind}");
+        }
     }
 
     #[test]

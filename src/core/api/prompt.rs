@@ -59,7 +59,11 @@ impl Call {
     /// Returns the estimated input tokens; at least 1. Files without a mark count as text in a body
     /// whose member ranges are no longer known ([`Call::with_payload`]).
     pub fn prompt_tokens(&self) -> u64 {
-        let is_file = |kind: &str| !kind.starts_with("text/") && !kind.contains("json");
+        let is_file = |kind: &str| {
+            // Without its parameters: a boundary is any text.
+            let kind = kind.split(';').next().unwrap_or(kind);
+            !kind.starts_with("text/") && !kind.contains("json")
+        };
         if self.content_type.as_deref().is_some_and(is_file) {
             return FILE_TOKENS;
         }
@@ -68,7 +72,8 @@ impl Call {
             files: 0,
         };
         for place in &self.files {
-            prompt.add_files(files_in(&self.body[place.clone()]), place);
+            let come = self.body.get(place.clone()).unwrap_or_default();
+            prompt.add_files(files_in(come), place);
         }
         prompt.search(&self.body, &self.files);
         prompt.tokens()

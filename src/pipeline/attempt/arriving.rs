@@ -8,7 +8,7 @@ use infergate_core::{Millis, Refusal};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::progress::{HeadWait, wait_for_head};
-use crate::pipeline::arriving_body::ArrivingBody;
+use crate::pipeline::arriving_body::{ArrivingBody, BodyProgress};
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::Downstream;
 use crate::pipeline::error::RequestError;
@@ -24,70 +24,104 @@ const PACE_WINDOW_MAX: Millis = Millis::from_secs(10);
 type Sent = Result<UpstreamResponse, SendError>;
 
 /// Waits for the head of a response, as [`wait_for_head`] does, and passes the rest of the body on meanwhile. The server's time
-/// for the head begins when all of it has come.
+/// for the head begins when all of it has come; it has as long to take each piece.
 ///
 /// # Errors
-/// Those of the rest of the body; the deadline, before all of it has come; the client is gone.
+/// Those of the rest of the body; the deadline, while the client is waited for; the client is gone.
 // Boxed here: the state of a request has no room for what few have.
 pub fn send_arriving<'a, D: Downstream>(
     mut sending: impl Future<Output = Sent> + Send + Unpin + 'a,
     (shared, downstream, ctx): (&'a Shared, &'a mut D, &'a mut RequestContext),
     mut body: Box<ArrivingBody>,
-    (end, deadline): (Instant, Instant),
+    ends: (Instant, Instant),
 ) -> Pin<Box<impl Future<Output = Result<HeadWait<Sent>, RequestError>> + Send + 'a>> {
     Box::pin(async move {
-        let head_wait = end.saturating_duration_since(Instant::now());
-        let mut sent = {
-            let mut over = pin!(sleep_until(deadline));
-            let mut passing = pin!(pass_on(&mut body, shared, downstream, ctx));
-            tokio::select! {
-                biased;
-                sent = &mut sending => Some(sent),
-                passed = &mut passing => {
-                    passed?;
-                    None
-                }
-                () = &mut over => return Err(Refusal::DeadlinePassed.into()),
-            }
-        };
-        if let Some(Ok(response)) = &mut sent
-            && response.head().status.is_success()
-        {
-            finish_body(response, (shared, downstream, ctx), &mut body, deadline).await?;
-        }
+        let to = (shared, downstream, &mut *ctx);
+        let sent = send_with(&mut sending, to, &mut body, ends).await;
+        // Whatever came of it: what is not billed, and whom the failure is laid on, goes by how far the body has come.
         ctx.arriving = Some(body);
-        match sent {
-            Some(sent) => Ok(HeadWait::Completed(sent)),
-            None => {
+        sent
+    })
+}
+
+/// What ended the wait for the body and the response.
+enum BodyWait {
+    Sent(Sent),
+    Passed(Result<PassedOn, RequestError>),
+    Over,
+}
+
+async fn send_with(
+    sending: &mut (impl Future<Output = Sent> + Send + Unpin),
+    (shared, downstream, ctx): (&Shared, &mut impl Downstream, &mut RequestContext),
+    body: &mut ArrivingBody,
+    (end, deadline): (Instant, Instant),
+) -> Result<HeadWait<Sent>, RequestError> {
+    let head_wait = end.saturating_duration_since(Instant::now());
+    let waited = {
+        let mut over = pin!(sleep_until(deadline));
+        let mut passing = pin!(pass_on(body, (shared, downstream, ctx), head_wait));
+        tokio::select! {
+            biased;
+            sent = &mut *sending => BodyWait::Sent(sent),
+            passed = &mut passing => BodyWait::Passed(passed),
+            () = &mut over => BodyWait::Over,
+        }
+    };
+    match waited {
+        BodyWait::Sent(mut sent) => {
+            if let Ok(response) = &mut sent
+                && response.head().status.is_success()
+            {
+                let to = (shared, downstream, ctx);
+                finish_body(response, to, body, (head_wait, deadline)).await?;
+            }
+            Ok(HeadWait::Completed(sent))
+        }
+        BodyWait::Passed(passed) => match passed? {
+            PassedOn::Stalled => Ok(HeadWait::Deadline),
+            PassedOn::Whole => {
                 let end = (Instant::now() + head_wait).min(deadline);
                 wait_for_head(sending, downstream, ctx, end, deadline).await
             }
-        }
-    })
+        },
+        BodyWait::Over => match body.progress() {
+            BodyProgress::WaitsForClient => Err(Refusal::DeadlinePassed.into()),
+            _ => Ok(HeadWait::Deadline),
+        },
+    }
 }
 
 /// Passes the rest on to a server that has begun to answer, so that it can end its answer.
 async fn finish_body(
     response: &mut UpstreamResponse,
-    (shared, downstream, ctx): (&Shared, &mut impl Downstream, &mut RequestContext),
+    to: (&Shared, &mut impl Downstream, &mut RequestContext),
     body: &mut ArrivingBody,
-    deadline: Instant,
+    (head_wait, deadline): (Duration, Instant),
 ) -> Result<(), RequestError> {
     let mut over = pin!(sleep_until(deadline));
-    let mut passing = pin!(pass_on(body, shared, downstream, ctx));
+    let mut passing = pin!(pass_on(body, to, head_wait));
     let mut writing = pin!(response.write_rest());
-    let mut has_come = false;
+    let mut has_passed = false;
     loop {
         tokio::select! {
             biased;
             () = &mut writing => return Ok(()),
-            passed = &mut passing, if !has_come => {
-                passed?;
-                has_come = true;
-            }
+            passed = &mut passing, if !has_passed => match passed? {
+                PassedOn::Whole => has_passed = true,
+                // Its answer is all there will be.
+                PassedOn::Stalled => return Ok(()),
+            },
             () = &mut over => return Err(Refusal::DeadlinePassed.into()),
         }
     }
+}
+
+/// How the passing of a body ended.
+enum PassedOn {
+    Whole,
+    /// The server has taken nothing for its time.
+    Stalled,
 }
 
 /// Reads the rest and passes it on, a piece when the server takes one. Dropping the future loses nothing.
@@ -96,10 +130,9 @@ async fn finish_body(
 /// The client left or is too slow, or the rest is not as it must be.
 async fn pass_on(
     body: &mut ArrivingBody,
-    shared: &Shared,
-    downstream: &mut impl Downstream,
-    ctx: &mut RequestContext,
-) -> Result<(), RequestError> {
+    (shared, downstream, ctx): (&Shared, &mut impl Downstream, &mut RequestContext),
+    head_wait: Duration,
+) -> Result<PassedOn, RequestError> {
     let now = || shared.clock.now();
     let idle = Millis::from_secs(ctx.snapshot.timeouts.request_body_idle_secs);
     let floor = ctx
@@ -107,28 +140,35 @@ async fn pass_on(
         .limits
         .body_min_kib_per_sec
         .max(KIB_PER_SEC_MIN);
-    let mut pace = BodyPace::new(now(), idle.min(PACE_WINDOW_MAX), floor);
+    let window = idle.min(PACE_WINDOW_MAX);
+    let mut pace = BodyPace::new(now(), window, floor);
     // The pace that is asked of clients is that of the time in which the server waits for them.
     let mut unasked = Millis::ZERO;
     while let Some(way) = body.way() {
+        body.set_progress(BodyProgress::WaitsForServer);
         let asked = now();
         let place = tokio::select! {
             biased;
-            place = way.reserve() => place.map_err(|_| Refusal::Internal)?,
+            place = timeout(head_wait, way.reserve()) => place,
             () = downstream.closed() => return Err(client_left(ctx)),
         };
+        let Ok(place) = place else {
+            return Ok(PassedOn::Stalled);
+        };
+        let place = place.map_err(|_| Refusal::Internal)?;
+        body.set_progress(BodyProgress::WaitsForClient);
         unasked = Millis(unasked.0 + now().since(asked).0);
-        let piece = timeout(Duration::from_millis(idle.0), downstream.read_piece()).await;
+        let piece = timeout(Duration::from_millis(window.0), downstream.read_piece()).await;
         let Ok(Some(piece)) = piece.map_err(|_| Refusal::RequestTimeout)? else {
             return Err(client_left(ctx));
         };
         if !pace.record(piece.len() as u64, Millis(now().since(unasked).0)) {
             return Err(Refusal::RequestTimeout.into());
         }
-        body.record(&piece)?;
+        body.record(&piece, shared.clock.recent_micros())?;
         place.send(piece);
     }
-    Ok(())
+    Ok(PassedOn::Whole)
 }
 
 fn client_left(ctx: &mut RequestContext) -> RequestError {

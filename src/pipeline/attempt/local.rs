@@ -15,6 +15,7 @@ use infergate_core::routing::{
 use infergate_core::{Millis, Refusal};
 use tokio::time::sleep;
 
+use crate::pipeline::arriving_body::BodyProgress;
 use crate::pipeline::attempt::arriving::send_arriving;
 use crate::pipeline::attempt::error::AttemptError;
 use crate::pipeline::attempt::progress::{HeadWait, wait_for_head};
@@ -48,6 +49,8 @@ pub struct LocalAttempt {
     full_times: u8,
     /// The request is to be sent to it again, after a pause.
     is_slot_awaited: bool,
+    /// How far the body had come when the wait for the response ended.
+    body: BodyProgress,
 }
 
 impl LocalAttempt {
@@ -61,6 +64,7 @@ impl LocalAttempt {
             trace: AttemptTrace::default(),
             full_times: 0,
             is_slot_awaited: false,
+            body: BodyProgress::Whole,
         }
     }
 
@@ -105,15 +109,16 @@ impl LocalAttempt {
                 }
             }
         };
+        let sent_at = self.look_at_body(sent_at, ctx);
         let sent = match waited {
             Ok(HeadWait::Completed(sent)) => sent,
-            Ok(HeadWait::Deadline) if head_deadline < ctx.deadline => {
+            Ok(HeadWait::Deadline) if self.head_deadline(sent_at, ctx) < ctx.deadline => {
                 self.end_unsent_work();
                 self.record_failure(clock.recent_micros(), FIRST_BYTE, AttemptResult::TimedOut);
                 return Ok(Err(AttemptError::Late));
             }
             Ok(HeadWait::Deadline) => {
-                ctx.mark_sent_if_started(&self.trace.marks);
+                self.mark_sent(ctx);
                 self.end_unsent_work();
                 self.record_silence(shared, sent_at, ctx);
                 return Err(Refusal::DeadlinePassed.into());
@@ -157,15 +162,37 @@ impl LocalAttempt {
 
     /// Records that nobody waits for the response any more.
     fn record_departure(&mut self, now_us: u64, ctx: &mut RequestContext) {
-        ctx.mark_sent_if_started(&self.trace.marks);
+        self.mark_sent(ctx);
         self.end_unsent_work();
         let (signal, result) = (EndpointSignal::Neutral, AttemptResult::Abandoned);
         self.record(now_us, signal, None, result);
     }
 
-    /// Ends the work of a request of which no byte has gone out: the permit is not held for it.
+    /// Looks how far a body has come that goes on as it comes, and returns the moment from which the server has had all.
+    fn look_at_body(&mut self, sent_at: Millis, ctx: &RequestContext) -> Millis {
+        let Some(body) = &ctx.arriving else {
+            return sent_at;
+        };
+        self.body = body.progress();
+        match body.came_us() {
+            Some(came_us) => {
+                self.sent_us = came_us;
+                Millis(came_us / 1000)
+            }
+            None => sent_at,
+        }
+    }
+
+    /// Marks the request as sent where a server may have worked on it, which it does not on a part of it.
+    fn mark_sent(&self, ctx: &mut RequestContext) {
+        if self.body == BodyProgress::Whole {
+            ctx.mark_sent_if_started(&self.trace.marks);
+        }
+    }
+
+    /// Ends the work of a request that was not sent whole: the permit is not held for it.
     fn end_unsent_work(&mut self) {
-        if !self.trace.marks.is_head_sent() {
+        if !self.trace.marks.is_head_sent() || self.body != BodyProgress::Whole {
             self.permit.end_work();
         }
     }
@@ -285,11 +312,7 @@ impl LocalAttempt {
                 AttemptError::NotTrusted,
             ),
             SendError::Lost(_) => (
-                // A server may be right not to wait for the rest of a body.
-                match ctx.is_body_arriving() {
-                    true => EndpointSignal::Neutral,
-                    false => EndpointSignal::Failure,
-                },
+                EndpointSignal::Failure,
                 AttemptResult::ConnectionLost,
                 AttemptError::Lost,
             ),
@@ -350,6 +373,11 @@ impl LocalAttempt {
         Err(failed)
     }
 
+    /// Returns whether the server has had the whole request for long enough to have begun.
+    fn may_have_started_work(&self) -> bool {
+        self.body == BodyProgress::Whole && self.trace.may_have_started_work()
+    }
+
     /// Records a head that was not accepted. Returns the failure; none where the response is the client's to read.
     fn record_verdict(
         &mut self,
@@ -367,7 +395,7 @@ impl LocalAttempt {
                 Some(AttemptError::Busy)
             }
             // A proxy in front of the server says this when the server broke while it worked.
-            ResponseVerdict::Unavailable if status == 502 && self.trace.may_have_started_work() => {
+            ResponseVerdict::Unavailable if status == 502 && self.may_have_started_work() => {
                 Some(AttemptError::Lost)
             }
             ResponseVerdict::Unavailable => Some(AttemptError::Unavailable),
@@ -486,6 +514,13 @@ impl LocalAttempt {
         pause: Option<Millis>,
         result: AttemptResult,
     ) {
+        // A server may be right not to wait for the rest of a body.
+        let is_excused =
+            self.body == BodyProgress::WaitsForClient && signal == EndpointSignal::Failure;
+        let (signal, cause) = match is_excused {
+            true => (EndpointSignal::Neutral, None),
+            false => (signal, cause),
+        };
         self.trace.result = Some(result);
         if result != AttemptResult::Answered {
             self.trace.failed_us = now_us;

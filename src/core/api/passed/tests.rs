@@ -163,3 +163,19 @@ fn texts_of_a_response_are_found_in_its_items() {
     assert_eq!(String::from_utf8(texts).unwrap(), r#"["a b","{}"]"#);
     assert!(response_texts(b"{}").is_none());
 }
+
+#[test]
+fn a_file_that_is_still_coming_counts_whole_and_is_not_looked_into() {
+    // The name of the boundary is no content type.
+    let boundary = "json";
+    let start = format!(
+        "--{boundary}\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--{boundary}\r\n\
+         Content-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nx"
+    );
+    let length = start.len() as u64 - 1 + 16_000 + boundary.len() as u64 + 8;
+    let kind = format!("multipart/form-data; boundary={boundary}");
+    let body = Bytes::from(start);
+    let call = parse(PassedApi::Transcriptions, Some(&kind), body, Some(length)).unwrap();
+    assert_eq!(known(&call, "audio_bytes"), Some(16_000.0));
+    assert!(call.prompt_tokens() > 1);
+}
