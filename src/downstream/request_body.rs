@@ -96,7 +96,7 @@ impl WantedStart {
 /// Reads a large form: its beginning, where the rest may go on as it comes; that is the context's.
 ///
 /// # Errors
-/// Those of [`read_body`]; what has come of the form is broken.
+/// As [`read_body`]; [`Refusal::BadRequest`] where what has come of the form is broken.
 // Boxed here: the state of a request has no room for what few have.
 pub fn read_form<'a>(
     shared: &'a Shared,
@@ -344,7 +344,7 @@ impl BodyBuffer {
         Ok((&mut self.rest, share.bytes() - self.length))
     }
 
-    /// What has come.
+    /// Bytes that have come.
     fn received(&self) -> &[u8] {
         self.first.as_deref().unwrap_or(&self.rest)
     }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::upstream::BodyRest;
 
-/// How far a request's body has come.
+/// Progress of a request's body: all of it is here, or one side waits for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyProgress {
     /// All of it has come.

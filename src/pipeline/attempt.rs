@@ -276,7 +276,7 @@ impl<'a> Attempts<'a> {
                 let sent = attempt
                     .send(self.shared, &mut self.request, downstream, ctx)
                     .await;
-                if !attempt.is_slot_awaited() {
+                if !attempt.is_slot_awaited() || self.request.is_partly_gone() {
                     break sent;
                 }
             }

@@ -205,7 +205,10 @@ impl UpstreamConnection {
         self.unsent.clear();
         encode(&mut self.unsent.head);
         self.unsent.body = body;
-        self.unsent.rest = rest.map(|rest| (rest.clone(), rest.length()));
+        self.unsent.rest = rest.map(|rest| {
+            let length = rest.length();
+            (rest, length)
+        });
         self.unsent.is_unflushed = matches!(self.io, UpstreamStream::Sealed(_));
         self.write_error = None;
         self.written_us = self.clock.recent_micros();

@@ -34,6 +34,8 @@ enum Manner {
     Refuses(usize),
     /// Reads no body.
     Stalls,
+    /// Sends the head of its answer once so many bytes have come, and the answer at the end.
+    Begins(usize),
 }
 
 /// A server of forms.
@@ -101,7 +103,10 @@ async fn serve(mut tcp: TcpStream, manner: Manner, bodies: Arc<Mutex<Vec<Vec<u8>
         if length > 0 && matches!(manner, Manner::Stalls) {
             return std::future::pending().await;
         }
-        let mut come = 0;
+        let text = format!(r#"{{"text":"{length}"}}"#);
+        let whole = answer("200 OK", &text);
+        let (begin, end) = whole.split_at(whole.len() - text.len());
+        let (mut come, mut is_answering) = (0, false);
         while come < length {
             if read.is_empty() && !matches!(tcp.read_buf(&mut read).await, Ok(1..)) {
                 return;
@@ -111,6 +116,10 @@ async fn serve(mut tcp: TcpStream, manner: Manner, bodies: Arc<Mutex<Vec<Vec<u8>
             bodies.lock()[place].extend_from_slice(&piece);
             match manner {
                 Manner::Closes(after) if come >= after => return,
+                Manner::Begins(after) if come >= after && !is_answering => {
+                    is_answering = true;
+                    tcp.write_all(begin.as_bytes()).await.unwrap();
+                }
                 Manner::Refuses(after) if come >= after => {
                     let refusal =
                         r#"{"error":{"message":"too long","type":"invalid_request_error"}}"#;
@@ -122,12 +131,8 @@ async fn serve(mut tcp: TcpStream, manner: Manner, bodies: Arc<Mutex<Vec<Vec<u8>
                 _ => {}
             }
         }
-        let text = format!(r#"{{"text":"{length}"}}"#);
-        if tcp
-            .write_all(answer("200 OK", &text).as_bytes())
-            .await
-            .is_err()
-        {
+        let rest = if is_answering { end } else { &whole };
+        if tcp.write_all(rest.as_bytes()).await.is_err() {
             return;
         }
     }
@@ -412,6 +417,25 @@ async fn a_server_that_takes_nothing_has_its_time_for_the_head_and_is_blamed() {
         node.log().contains("first byte late"),
         "the server is not blamed"
     );
+}
+
+#[tokio::test]
+async fn a_server_that_begins_to_answer_while_it_reads_gets_the_rest() {
+    let server = FormServer::start(Manner::Begins(BEGIN_BYTES + PIECE)).await;
+    let node = node(&[&server]).await;
+    for _ in 0..2 {
+        let response = send(&node).await;
+        assert_eq!(response.status, 200, "{}", response.text());
+        assert!(response.json()["text"].is_string(), "{}", response.text());
+    }
+    assert!(
+        server
+            .bodies
+            .lock()
+            .iter()
+            .all(|body| body.ends_with(END.as_bytes()))
+    );
+    node.settles(0, 0).await;
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ impl FormStart {
     }
 }
 
-/// What a form must not have behind its file.
+/// Fault of a form behind the beginning of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormRestError {
     /// A field that counts only before the file.

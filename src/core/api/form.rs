@@ -29,7 +29,7 @@ pub struct RepeatedField;
 pub(super) struct FormPart {
     pub name: String,
     pub is_file: bool,
-    /// Of a part whose head alone was read, an empty range at its beginning.
+    /// Range of its bytes; empty at its beginning where the head alone was read.
     pub data: Range<usize>,
 }
 

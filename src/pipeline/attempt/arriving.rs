@@ -27,7 +27,7 @@ type Sent = Result<UpstreamResponse, SendError>;
 /// for the head begins when all of it has come; it has as long to take each piece.
 ///
 /// # Errors
-/// Those of the rest of the body; the deadline, while the client is waited for; the client is gone.
+/// The client is gone or too slow, the deadline passed while it was waited for, or the rest of the form is broken.
 // Boxed here: the state of a request has no room for what few have.
 pub fn send_arriving<'a, D: Downstream>(
     mut sending: impl Future<Output = Sent> + Send + Unpin + 'a,
@@ -44,7 +44,7 @@ pub fn send_arriving<'a, D: Downstream>(
     })
 }
 
-/// What ended the wait for the body and the response.
+/// End of the wait for the body and the response.
 enum BodyWait {
     Sent(Sent),
     Passed(Result<PassedOn, RequestError>),
@@ -117,7 +117,7 @@ async fn finish_body(
     }
 }
 
-/// How the passing of a body ended.
+/// End of the passing of a body.
 enum PassedOn {
     Whole,
     /// The server has taken nothing for its time.
