@@ -29,8 +29,9 @@ const CONNECTIONS_MAX: usize = 256;
 const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 /// The same of all responses of a connection: a client that reads slowly holds up nobody else.
 const CONNECTION_WINDOW_BYTES: u32 = STREAMS_MAX * STREAM_WINDOW_BYTES;
-/// Requests on a connection whose server has not said how many it takes.
-const STREAMS_BEFORE_SETTINGS: usize = 8;
+/// Requests on a connection whose server has not said how many it takes. A second one would wait behind the first, and
+/// not go to another connection, where the server then takes only one.
+const STREAMS_BEFORE_SETTINGS: usize = 1;
 /// Longest head of a response, bytes as RFC 9113 section 6.5.2 counts them.
 const HEAD_BYTES_MAX: u32 = 256 * 1024;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -140,6 +141,20 @@ async fn a_server_with_few_streams_gets_further_connections() {
 }
 
 #[tokio::test]
+async fn a_server_that_has_not_said_how_many_it_takes_gets_one_request_on_a_connection() {
+    let authority = Authority::new();
+    let server = RawServer::start(&authority.certify("localhost"), Manners::LateSettings).await;
+    let at = Fixture::start(&authority, server.address).await;
+    let first = at.node.posting("", "").await;
+    eventually("it is there", async || (server.posts() == 1).then_some(())).await;
+    let second = at.node.posting("", "").await;
+    for answer in [first, second] {
+        let answer = answer.answer().await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_declines_is_spoken_to_in_http1() {
     let authority = Authority::new();
     let server = SimulatedServer::fast().await;
@@ -172,11 +187,11 @@ async fn a_server_that_restarts_is_reached_by_a_new_connection() {
 #[tokio::test]
 async fn a_request_above_the_last_of_a_goodbye_is_sent_again() {
     let authority = Authority::new();
-    let server = GoodbyeServer::start(&authority.certify("localhost")).await;
+    let server = RawServer::start(&authority.certify("localhost"), Manners::Goodbye).await;
     let at = Fixture::start(&authority, server.address).await;
     // Both requests take the connection that is there.
     eventually("a check has come", async || {
-        (server.counts.lock().probes > 0).then_some(())
+        (*server.counts.settled.borrow() > 0).then_some(())
     })
     .await;
     let first = at.node.posting("", "").await;
@@ -220,18 +235,26 @@ impl Switch {
     }
 }
 
-/// A server that says goodbye at the second `POST` of its first connection, of which it has begun the first.
-struct GoodbyeServer {
+/// A server that writes its frames itself.
+struct RawServer {
     address: SocketAddr,
-    counts: Arc<Mutex<Counts>>,
+    counts: Arc<Counts>,
     _tasks: JoinSet<()>,
 }
 
-/// Requests that have come, those that were not begun included.
+#[derive(Clone, Copy, PartialEq)]
+enum Manners {
+    /// Says goodbye at the second `POST`, of which it has begun the first.
+    Goodbye,
+    /// Sends its settings, which allow one request, with the answers to the first two `POST`s.
+    LateSettings,
+}
+
+/// Requests that have come, those that were not begun included, and acknowledged settings.
 #[derive(Default)]
 struct Counts {
-    posts: usize,
-    probes: usize,
+    posts: watch::Sender<usize>,
+    settled: watch::Sender<usize>,
 }
 
 // Frames and flags (RFC 9113 section 6).
@@ -242,16 +265,18 @@ const GOAWAY: u8 = 7;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
+/// `SETTINGS_MAX_CONCURRENT_STREAMS: 1` (section 6.5.2).
+const ONE_STREAM: [u8; 6] = [0, 3, 0, 0, 0, 1];
 const PREFACE_BYTES: usize = 24;
 /// `:method: GET` in the static table of HPACK (RFC 7541 appendix A), with the bit of an indexed field.
 const METHOD_GET: u8 = 0x82;
 
-impl GoodbyeServer {
-    async fn start(certificate: &Certificate) -> GoodbyeServer {
+impl RawServer {
+    async fn start(certificate: &Certificate, manners: Manners) -> RawServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(server_config(certificate, &["h2"])));
-        let counts: Arc<Mutex<Counts>> = Arc::default();
+        let counts: Arc<Counts> = Arc::default();
         let mut tasks = JoinSet::new();
         let seen = Arc::clone(&counts);
         tasks.spawn(async move {
@@ -262,12 +287,15 @@ impl GoodbyeServer {
                 connections.spawn(async move {
                     if let Ok(tls) = acceptor.accept(tcp).await {
                         // The client ends it.
-                        let _ = speak(tls, &seen).await;
+                        let _ = match manners {
+                            Manners::Goodbye => say_goodbye(tls, &seen).await,
+                            Manners::LateSettings => settle_late(tls, &seen).await,
+                        };
                     }
                 });
             }
         });
-        GoodbyeServer {
+        RawServer {
             address,
             counts,
             _tasks: tasks,
@@ -275,36 +303,38 @@ impl GoodbyeServer {
     }
 
     fn posts(&self) -> usize {
-        self.counts.lock().posts
+        *self.counts.posts.borrow()
     }
 }
 
-async fn speak(mut tls: TlsStream<TcpStream>, counts: &Mutex<Counts>) -> std::io::Result<()> {
+/// A frame that was read: its type, its flags, its stream and its payload.
+type Frame = (u8, u8, u32, Vec<u8>);
+
+async fn next_frame(tls: &mut TlsStream<TcpStream>) -> std::io::Result<Frame> {
+    let mut head = [0; 9];
+    tls.read_exact(&mut head).await?;
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+    let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+    let mut payload = vec![0; length];
+    tls.read_exact(&mut payload).await?;
+    Ok((head[3], head[4], stream, payload))
+}
+
+async fn say_goodbye(mut tls: TlsStream<TcpStream>, counts: &Counts) -> std::io::Result<()> {
     let mut preface = [0; PREFACE_BYTES];
     tls.read_exact(&mut preface).await?;
     send(&mut tls, (SETTINGS, 0, 0), &[]).await?;
     let mut held = None;
     loop {
-        let mut head = [0; 9];
-        tls.read_exact(&mut head).await?;
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-        let mut payload = vec![0; length];
-        tls.read_exact(&mut payload).await?;
-        match (head[3], head[4]) {
-            (SETTINGS, flags) if flags & ACK == 0 => {
-                send(&mut tls, (SETTINGS, ACK, 0), &[]).await?;
-            }
-            (HEADERS, _) if payload[0] == METHOD_GET => {
-                counts.lock().probes += 1;
-                reply(&mut tls, stream, b"{}").await?;
-            }
-            (HEADERS, _) => {
-                let number = {
-                    let mut counts = counts.lock();
-                    counts.posts += 1;
-                    counts.posts
-                };
+        let (kind, flags, stream, payload) = next_frame(&mut tls).await?;
+        match kind {
+            SETTINGS if flags & ACK == 0 => send(&mut tls, (SETTINGS, ACK, 0), &[]).await?,
+            // The settings are known there, and further requests come on this connection.
+            SETTINGS => counts.settled.send_modify(|settled| *settled += 1),
+            HEADERS if payload[0] == METHOD_GET => reply(&mut tls, stream, b"{}").await?,
+            HEADERS => {
+                counts.posts.send_modify(|posts| *posts += 1);
+                let number = *counts.posts.borrow();
                 match (number, held) {
                     (1, _) => held = Some(stream),
                     (_, Some(first)) => {
@@ -317,6 +347,34 @@ async fn speak(mut tls: TlsStream<TcpStream>, counts: &Mutex<Counts>) -> std::io
             }
             _ => {}
         }
+    }
+}
+
+/// Reads no second request before the settings have gone; probes wait for them too.
+async fn settle_late(mut tls: TlsStream<TcpStream>, counts: &Counts) -> std::io::Result<()> {
+    let mut preface = [0; PREFACE_BYTES];
+    tls.read_exact(&mut preface).await?;
+    let mut has_settled = false;
+    loop {
+        let (HEADERS, _, stream, payload) = next_frame(&mut tls).await? else {
+            continue;
+        };
+        let is_probe = payload[0] == METHOD_GET;
+        counts
+            .posts
+            .send_modify(|posts| *posts += usize::from(!is_probe));
+        if !has_settled {
+            counts
+                .posts
+                .subscribe()
+                .wait_for(|posts| *posts >= 2)
+                .await
+                .unwrap();
+            send(&mut tls, (SETTINGS, 0, 0), &ONE_STREAM).await?;
+            has_settled = true;
+        }
+        let body = if is_probe { "{}" } else { ANSWER };
+        reply(&mut tls, stream, body.as_bytes()).await?;
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use h2::server::{Builder, SendResponse};
-use h2::{Reason, RecvStream};
+use h2::{Ping, Reason, RecvStream};
 use http::{Request, Response};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
@@ -35,6 +35,7 @@ pub struct Http2Server {
 struct Seen {
     connections: AtomicUsize,
     probes: AtomicUsize,
+    settled: AtomicUsize,
     posts: AtomicUsize,
     canceled: AtomicUsize,
     refused: AtomicUsize,
@@ -81,9 +82,11 @@ impl Http2Server {
 
     /// Waits for a health check: its connection is shared from then on.
     pub async fn probed(&self) {
-        let seen = &self.seen.probes;
+        let seen = &self.seen;
         super::eventually("a check has come", async || {
-            (seen.load(Ordering::SeqCst) > 0).then_some(())
+            let counts = [&seen.probes, &seen.settled];
+            let has_come = |count: &AtomicUsize| count.load(Ordering::SeqCst) > 0;
+            counts.into_iter().all(has_come).then_some(())
         })
         .await;
     }
@@ -131,6 +134,13 @@ async fn serve(
         return;
     };
     let (mut streams, mut is_counted) = (JoinSet::new(), false);
+    let (mut pings, settled) = (connection.ping_pong().unwrap(), Arc::clone(&seen));
+    streams.spawn(async move {
+        // Its answer follows the settings: they are known there.
+        if pings.ping(Ping::opaque()).await.is_ok() {
+            settled.settled.fetch_add(1, Ordering::SeqCst);
+        }
+    });
     while let Some(Ok((request, respond))) = connection.accept().await {
         if request.method() == "POST" && !is_counted {
             is_counted = true;
