@@ -88,9 +88,9 @@ accept-edge:
     tests/mosec/run target/release/infergate --full
     tests/edge/tls_cost.py
 
-# Parsers of what strangers send, fed at random for so many seconds each; a finding names the seed that repeats it
+# Parsers of what strangers send under libFuzzer, so many seconds each, as many at a time as there are processors (needs cargo-fuzz)
 fuzz SECS='600':
-    INFERGATE_FUZZ_SECS={{SECS}} cargo test --release --lib tests:: -- --nocapture --exact tests::requests_of_http1 tests::responses_of_http1 tests::events_of_servers tests::members_of_json tests::configurations tests::headers_of_balancers tests::forms_of_several_parts
+    scripts/fuzz {{SECS}}
 
 # Durable jobs: the store's cycles and CPU, submits and starts over HTTP, memory of a running job (under 5 minutes)
 bench-jobs:

@@ -32,6 +32,8 @@ mod tls;
 mod trace;
 mod upstream;
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_targets;
 #[cfg(test)]
 mod tests;
 

@@ -1,21 +1,13 @@
-//! Parsers of what strangers send, fed with seeds that are changed at random: none panics, and none reads the same bytes
-//! differently when they come in pieces.
+//! Parsers of what strangers send, fed with seeds that are changed at random; `just fuzz` does the same with a guide.
 //!
 //! Some thousands of inputs each; `INFERGATE_FUZZ_SECS` asks for so many seconds each instead, by other random numbers every
-//! time (`just fuzz`). The seed is printed, and `INFERGATE_FUZZ_SEED` repeats it. Parsers of the core have such tests beside
-//! them.
+//! time. The seed is printed, and `INFERGATE_FUZZ_SEED` repeats it. Parsers of the core have such tests beside them.
 
-use bytes::BytesMut;
-use futures_util::FutureExt;
+use std::path::{Path, PathBuf};
+
 use infergate_core::Millis;
-use infergate_core::api::open_inference::edit_answer;
-use infergate_core::api::scan::MemberScanner;
-use infergate_core::api::sse::EventSplitter;
 
-use crate::config;
-use crate::downstream::{FormReader, PartEvent, read_proxy_header};
-use crate::http1::{BodyDecoder, BodyStep, ParsedRequest, ParsedResponse, framing};
-use crate::peer::ForwardedHead;
+use crate::fuzz_targets as targets;
 use crate::telemetry::Clock;
 
 /// Inputs of each parser in a usual run.
@@ -99,8 +91,24 @@ impl Drop for Input<'_> {
     }
 }
 
-/// Feeds a parser with each seed, then with changed ones.
-fn feed(seeds: &[&[u8]], parse: fn(&[u8], usize)) {
+/// Files of `fuzz/{folder}`, by name.
+fn files(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fuzz")
+        .join(folder);
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Feeds a parser with each seed of `target`, then with changed ones.
+fn feed(target: &str, parse: fn(&[u8], usize)) {
+    let seeds = files(&format!("seeds/{target}"));
+    let seeds: Vec<Vec<u8>> = seeds
+        .iter()
+        .map(|file| std::fs::read(file).unwrap())
+        .collect();
     let variable = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let clock = Clock::start();
     let limit = variable("INFERGATE_FUZZ_SECS").map(Millis::from_secs);
@@ -108,7 +116,7 @@ fn feed(seeds: &[&[u8]], parse: fn(&[u8], usize)) {
     let seed = variable("INFERGATE_FUZZ_SEED").or(by_time).unwrap_or(1);
     println!("INFERGATE_FUZZ_SEED={seed}");
     let mut random = Random(seed);
-    for seed in seeds {
+    for seed in &seeds {
         for cut in 0..=seed.len() {
             let _shown = Input(seed, cut);
             parse(seed, cut);
@@ -117,8 +125,8 @@ fn feed(seeds: &[&[u8]], parse: fn(&[u8], usize)) {
     let start = clock.now();
     let mut inputs = 0;
     while limit.map_or(inputs < INPUTS, |limit| clock.now() < start + limit) {
-        let mut input = seeds[random.below(seeds.len())].to_vec();
-        let other = seeds[random.below(seeds.len())];
+        let mut input = seeds[random.below(seeds.len())].clone();
+        let other = &seeds[random.below(seeds.len())];
         for _ in 0..=random.below(CHANGES_MAX as usize) {
             random.change(&mut input, other);
         }
@@ -130,229 +138,57 @@ fn feed(seeds: &[&[u8]], parse: fn(&[u8], usize)) {
     println!("{inputs} inputs");
 }
 
-/// A head and a body, as far as they can be read: whether the head is one, and what the body has.
-fn read_message(
-    pieces: [&[u8]; 2],
-    head: &mut dyn FnMut(&mut BytesMut) -> Option<bool>,
-    body: &mut dyn FnMut() -> Option<BodyDecoder>,
-) -> Option<(bool, Vec<u8>)> {
-    let mut buffer = BytesMut::new();
-    let mut decoder = None;
-    let mut data = Vec::new();
-    for piece in pieces {
-        buffer.extend_from_slice(piece);
-        if decoder.is_none() && head(&mut buffer)? {
-            decoder = Some(body()?);
-        }
-        let Some(decoder) = &mut decoder else {
-            continue;
-        };
-        loop {
-            let before = buffer.len();
-            match decoder.decode(&mut buffer).ok()? {
-                BodyStep::Data(more) => {
-                    assert!(!more.is_empty() && buffer.len() < before);
-                    data.extend_from_slice(&more);
-                }
-                BodyStep::Partial | BodyStep::End => break,
+/// A test for each parser, and the list of them.
+macro_rules! fed {
+    ($($target:ident),* $(,)?) => {
+        const TARGETS: &[&str] = &[$(stringify!($target)),*];
+        $(
+            #[test]
+            fn $target() {
+                feed(stringify!($target), targets::$target);
             }
-        }
-    }
-    Some((decoder.is_some(), data))
+        )*
+    };
 }
 
-#[test]
-fn requests_of_http1() {
-    fn parse(bytes: &[u8], cut: usize) {
-        let read = |pieces| {
-            // The decoder is asked for with the head at hand.
-            let parsed = std::cell::RefCell::new(ParsedRequest::default());
-            read_message(
-                pieces,
-                &mut |buffer| parsed.borrow_mut().parse(buffer).ok(),
-                &mut || framing::of_request(&parsed.borrow()).ok(),
-            )
-        };
-        let (first, second) = bytes.split_at(cut);
-        assert_eq!(read([first, second]), read([bytes, b""]));
-        let mut head = ParsedRequest::default();
-        if head.parse(&mut BytesMut::from(bytes)) == Ok(true) {
-            let _ = ForwardedHead::read(&head.fields);
-            let _ = framing::path_of(head.target());
-            let _ = framing::expects_continue(&head);
-        }
-    }
-    feed(
-        &[
-            b"POST /v1/chat/completions?a=b HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello",
-            b"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nX-T: 1\r\n\r\n",
-            b"GET / HTTP/1.0\r\nhost: [::1]:80\r\nConnection: keep-alive\r\nExpect: 100-continue\r\n\r\n",
-            b"POST /v1/x HTTP/1.1\r\nHost: h\r\nx-infergate-hops: 3;1;2;3;4;5;6;7;1:a1:b1:c\r\nContent-Length: 0\r\n\r\n",
-        ],
-        parse,
-    );
-}
+fed!(
+    answers_of_tensors,
+    bodies_of_requests,
+    configurations,
+    events_of_servers,
+    forms_as_they_come,
+    forms_of_files,
+    frames_of_websockets,
+    headers_of_balancers,
+    headers_of_models,
+    headers_of_sound,
+    members_of_json,
+    requests_of_http1,
+    responses_of_http1,
+    values_of_gossip,
+);
 
+/// What is tested here is fuzzed too.
 #[test]
-fn responses_of_http1() {
-    fn parse(bytes: &[u8], cut: usize) {
-        let read = |pieces| {
-            let parsed = std::cell::RefCell::new(ParsedResponse::default());
-            read_message(
-                pieces,
-                &mut |buffer| parsed.borrow_mut().parse(buffer).ok(),
-                &mut || framing::of_response(&parsed.borrow()).ok(),
-            )
-        };
-        let (first, second) = bytes.split_at(cut);
-        assert_eq!(read([first, second]), read([bytes, b""]));
+fn each_parser_has_a_target_with_seeds() {
+    let stem = |file: &PathBuf| file.file_stem().unwrap().to_str().unwrap().to_owned();
+    let manifest =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/Cargo.toml"));
+    let manifest = manifest.unwrap();
+    for folder in ["seeds", "targets"] {
+        let found: Vec<String> = files(folder).iter().map(stem).collect();
+        assert_eq!(found, TARGETS, "{folder}");
     }
-    feed(
-        &[
-            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n{}",
-            b"HTTP/1.1 200 \r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-            b"HTTP/1.0 503 Service Unavailable\r\n\r\nfull",
-            b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n",
-        ],
-        parse,
-    );
-}
-
-#[test]
-fn events_of_servers() {
-    fn parse(bytes: &[u8], cut: usize) {
-        let events = |pieces: [&[u8]; 2]| {
-            let mut found = Vec::new();
-            let mut splitter = EventSplitter::default();
-            for piece in pieces {
-                let split = splitter.push(piece, &mut |event| found.push(event.to_vec()));
-                split.expect("within the bound");
-            }
-            found
-        };
-        let (first, second) = bytes.split_at(cut);
-        let whole = events([bytes, b""]);
-        assert_eq!(events([first, second]), whole);
-        assert!(bytes.starts_with(&whole.concat()));
-        let mut bounded = EventSplitter::with_limit(8);
-        bounded.push_parts(first, &mut |_| {});
-        bounded.push_parts(second, &mut |_| {});
+    for (target, file) in TARGETS.iter().zip(files("targets")) {
+        assert!(
+            manifest.contains(&format!("name = \"{target}\"")),
+            "{target}"
+        );
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(
+            text.contains(&format!("run({target}, bytes)")),
+            "{target}: {text}"
+        );
+        assert!(!files(&format!("seeds/{target}")).is_empty());
     }
-    feed(
-        &[
-            b"data: {\"a\":1}\n\ndata: [DONE]\n\n",
-            b": comment\r\nevent: x\r\ndata: a\r\ndata: b\r\nid: 1\r\n\r\n",
-            b"data:a\rdata:b\n\r\n\n\n",
-        ],
-        parse,
-    );
-}
-
-#[test]
-fn members_of_json() {
-    fn parse(bytes: &[u8], cut: usize) {
-        let last = |pieces: [&[u8]; 2]| {
-            let mut scanner = MemberScanner::new("usage").watching("error");
-            let mut last = None;
-            for piece in pieces {
-                if let Some(value) = scanner.push(piece) {
-                    last = Some(value.to_vec());
-                }
-            }
-            (last, scanner.has_watched())
-        };
-        let (first, second) = bytes.split_at(cut);
-        assert_eq!(last([first, second]), last([bytes, b""]));
-        // An answer of the Open Inference Protocol: what is left of it is JSON.
-        if let Ok(edit) = edit_answer(bytes, "m", &[]) {
-            assert!(serde_json::from_slice::<serde_json::Value>(&edit.json).is_ok());
-        }
-    }
-    feed(
-        &[
-            br#"{"id":"x","choices":[{"a":"\"}"}],"usage":{"prompt_tokens":1},"error":null}"#,
-            br#"{"us\u0061ge":[1,2,[3]],"usage":-1.5e9 ,"x":{"usage":0}}"#,
-            br#"{"model_name":"m","outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"parameters":{"binary_data_size":8}},{"name":"COST_METRIC_a","datatype":"INT64","shape":[1],"data":[3]}]}"#,
-        ],
-        parse,
-    );
-}
-
-#[test]
-fn configurations() {
-    fn parse(bytes: &[u8], _: usize) {
-        let text = String::from_utf8_lossy(bytes);
-        if let Err(problems) = config::parse(&text, &|_| None) {
-            assert!(!problems.is_empty());
-        }
-    }
-    feed(
-        &[
-            b"listen:\n  clients: [{ address: \"127.0.0.1:0\", http2: off }]\nanonymous: allow\nmodels:\n  - id: m\n    task: text-generation\n    backend: openai\n    endpoints: [{ url: \"http://127.0.0.1:1\", max_concurrent_requests: 1 }]\n",
-            b"accounts: [{ id: a, api_keys_sha256: [], weight: 1, models: [\"*\"] }]\nlimits: &l { connections: 5 }\ntimeouts: { ceiling_secs: \"${X}\" }\n",
-        ],
-        parse,
-    );
-}
-
-#[test]
-fn headers_of_balancers() {
-    fn parse(bytes: &[u8], _: usize) {
-        let mut rest = bytes;
-        // A slice has all its bytes at once: nothing is waited for.
-        let read = read_proxy_header(&mut rest).now_or_never();
-        if read.expect("all bytes are there").is_ok() {
-            assert!(rest.len() < bytes.len());
-        }
-    }
-    feed(
-        &[
-            b"PROXY TCP4 203.0.113.7 10.0.0.1 1 2\r\nGET /",
-            b"PROXY UNKNOWN\r\nGET /",
-            b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x07\x0a\0\0\x01\x01\x02\x03\x04GET /",
-            b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x24aaaaaaaaaaaaaaaabbbbbbbbbbbbbbbb\x01\x02\x03\x04GET /",
-        ],
-        parse,
-    );
-}
-
-#[test]
-fn forms_of_several_parts() {
-    /// Heads, and the data of each part in one piece.
-    fn parts(pieces: [&[u8]; 2]) -> Option<Vec<PartEvent>> {
-        let mut reader = FormReader::new("multipart/form-data; boundary=b").ok()?;
-        let mut found: Vec<PartEvent> = Vec::new();
-        for piece in pieces {
-            reader.push(piece);
-            while let Some(event) = reader.next().ok()? {
-                match (event, found.last_mut()) {
-                    (PartEvent::End, _) => return Some(found),
-                    (PartEvent::Data(more), Some(PartEvent::Data(data))) => {
-                        *data = [&data[..], &more[..]].concat().into();
-                    }
-                    (event, _) => found.push(event),
-                }
-            }
-        }
-        Some(found)
-    }
-    fn parse(bytes: &[u8], cut: usize) {
-        let (first, second) = bytes.split_at(cut);
-        let (whole, cut) = (parts([bytes, b""]), parts([first, second]));
-        assert_eq!(whole.is_some(), cut.is_some());
-        let heads = |found: Option<Vec<PartEvent>>| {
-            let found = found.into_iter().flatten();
-            found
-                .filter(|event| matches!(event, PartEvent::Head(_)))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(heads(whole), heads(cut));
-    }
-    feed(
-        &[
-            b"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\\\"b.wav\"\r\nContent-Type: audio/wav\r\n\r\nRIFF\r\n--bx\r\n\r\n--b\r\nContent-Disposition: form-data; name=model\r\n\r\nm\r\n--b--\r\n",
-            b"preamble\r\n--b\r\ncontent-disposition: form-data; name=\"x\"\r\n\r\n\r\n--b--",
-        ],
-        parse,
-    );
 }

@@ -44,6 +44,8 @@ use super::settings::Cluster;
 use crate::telemetry::Clock;
 use crate::telemetry::metrics::GossipRefused;
 pub use codec::AccountUsage;
+#[cfg(any(test, fuzzing))]
+pub use codec::check_gossip_value;
 use codec::{KeySubject, NODE_KEY, NodeRecord};
 use datagram::{PendingContacts, RejectionCounts, SignedTransport, Signer};
 

@@ -33,6 +33,8 @@ pub use drift::{ConfigDigests, ConfigDrift};
 pub use forwarded_head::{
     FORWARDED_HEAD_BYTES_MAX, ForwardRejection, ForwardedHead, RejectionCause, is_between_nodes,
 };
+#[cfg(any(test, fuzzing))]
+pub use gossip::check_gossip_value;
 pub use gossip::{
     ACCOUNTS_MAX, AccountUsage, Gossip, GossipIdentity, GossipSocket, GossipUpdate, bind,
 };

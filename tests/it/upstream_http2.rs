@@ -288,7 +288,7 @@ impl RawServer {
                     if let Ok(tls) = acceptor.accept(tcp).await {
                         // The client ends it.
                         let _ = match manners {
-                            Manners::Goodbye => say_goodbye(tls, &seen).await,
+                            Manners::Goodbye => close_in_between(tls, &seen).await,
                             Manners::LateSettings => settle_late(tls, &seen).await,
                         };
                     }
@@ -320,7 +320,7 @@ async fn next_frame(tls: &mut TlsStream<TcpStream>) -> std::io::Result<Frame> {
     Ok((head[3], head[4], stream, payload))
 }
 
-async fn say_goodbye(mut tls: TlsStream<TcpStream>, counts: &Counts) -> std::io::Result<()> {
+async fn close_in_between(mut tls: TlsStream<TcpStream>, counts: &Counts) -> std::io::Result<()> {
     let mut preface = [0; PREFACE_BYTES];
     tls.read_exact(&mut preface).await?;
     send(&mut tls, (SETTINGS, 0, 0), &[]).await?;

@@ -119,11 +119,12 @@ fn char_or_lifetime_length(rest: &[u8]) -> usize {
     }
 }
 
-/// Leaves out every item under `#[cfg(test)]`, alone or with further conditions.
+/// Leaves out every item under `#[cfg(test)]`, alone, with further conditions, or with fuzzing.
 pub fn without_tests(tokens: &[Token]) -> Vec<Token> {
     const CFG_TEST: &[&[&str]] = &[
         &["#", "[", "cfg", "(", "test", ")", "]"],
         &["#", "[", "cfg", "(", "all", "(", "test", ","],
+        &["#", "[", "cfg", "(", "any", "(", "test", ","],
     ];
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;

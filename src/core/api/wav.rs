@@ -50,7 +50,8 @@ fn byte_rate_of(format: &[u8]) -> Option<u32> {
     let (tag, channels, rate) = (short(0)?, short(2)?, long(4)?);
     let (byte_rate, block, bits) = (long(8)?, short(12)?, short(14)?);
     let is_known = FORMATS.contains(&tag) && CHANNELS.contains(&channels) && RATES.contains(&rate);
-    let is_sized = (8..=64).contains(&bits) && block == channels * bits.div_ceil(8);
+    let sample = u32::from(bits.div_ceil(8));
+    let is_sized = (8..=64).contains(&bits) && u32::from(block) == u32::from(channels) * sample;
     (is_known && is_sized && u64::from(byte_rate) == u64::from(rate) * u64::from(block))
         .then_some(byte_rate)
 }
@@ -104,8 +105,11 @@ mod tests {
         assert_eq!(whole(&file(&[&mono, &data(1 << 30, 32_000)])), Some(1.0));
         let mut fast = mono.clone();
         fast[16..20].copy_from_slice(&4_000_000_u32.to_le_bytes());
+        let mut wide = mono.clone();
+        wide[10..12].copy_from_slice(&u16::MAX.to_le_bytes());
         for bad in [
             file(&[&fast, &data(32_000, 32_000)]),
+            file(&[&wide, &data(2, 2)]),
             file(&[&format(1, 1, 999, 16), &data(2, 2)]),
             file(&[&format(1, 0, 16_000, 16), &data(2, 2)]),
             file(&[&format(0x55, 1, 16_000, 16), &data(2, 2)]),

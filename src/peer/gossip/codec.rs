@@ -250,6 +250,30 @@ pub fn protocol_of(text: &str) -> Option<u32> {
     number(text.split(' ').next()?)
 }
 
+/// Reads `text` as a key and as each kind of value, and checks that what was read is written as something that is read
+/// alike.
+#[cfg(any(test, fuzzing))]
+pub fn check_gossip_value(text: &str) {
+    fn again<T: PartialEq + std::fmt::Debug>(
+        text: &str,
+        read: fn(&str) -> Option<T>,
+        write: fn(&T) -> String,
+    ) {
+        if let Some(value) = read(text) {
+            let written = write(&value);
+            let back = read(&written).map(|back| write(&back));
+            assert_eq!(back, Some(written), "{value:?}");
+        }
+    }
+    let _ = (parse_key(text), protocol_of(text));
+    again(text, read_node, write_node);
+    again(text, read_model, write_model);
+    again(text, read_digests, write_digests);
+    again(text, read_usage, |usage| write_usage(*usage));
+    again(text, read_passed, |requests| write_passed(*requests));
+    again(text, read_since, |generation| write_since(*generation));
+}
+
 /// The fields after the version, exactly so many.
 fn fields<const COUNT: usize>(text: &str) -> Option<[&str; COUNT]> {
     if text.len() > VALUE_BYTES_MAX {
