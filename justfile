@@ -84,6 +84,7 @@ accept-edge:
     tests/edge/slow.py --binary target/release/infergate --full
     tests/edge/uploads.py --binary target/release/infergate --full
     tests/edge/upgrade.py --binary target/release/infergate --full
+    tests/edge/upstream_http2.py --binary target/release/infergate --full
     tests/edge/nonces.py --binary target/release/infergate --requests 1000000
     tests/mosec/run target/release/infergate --full
     tests/edge/tls_cost.py

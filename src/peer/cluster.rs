@@ -142,6 +142,11 @@ impl ClusterHandle {
         self.view.lock().next_target(query, fastrand::u64(..), now)
     }
 
+    /// Returns whether a node serves the model that is none of `visited`, with room or without.
+    pub fn serves(&self, model: &str, visited: &[Arc<str>]) -> bool {
+        self.view.lock().serves(model, visited)
+    }
+
     /// Returns whether waiting here is better although `there` has a free permit.
     pub fn worth_waiting_here(&self, expected_wait: Millis, there: &ForwardTarget) -> bool {
         self.view.lock().is_wait_here_shorter(expected_wait, there)

@@ -24,7 +24,7 @@ use infergate_core::model::TARIFF_TEXT_BYTES_MAX;
 use infergate_core::routing::Hops;
 use infergate_core::routing::budget::AttemptBudget;
 use infergate_core::routing::hops::VISITED_MAX;
-use infergate_core::{AccountId, Millis, ModelId};
+use infergate_core::{AccountId, Millis, ModelId, Refusal};
 use thiserror::Error;
 
 use super::protocol::PROTOCOL_VERSION;
@@ -46,6 +46,8 @@ const FORWARD_REJECTED: &str = "x-infergate-forward-rejected";
 const FORWARD_REJECTED_V1: &str = "x-infergate-came-back";
 const FREE_PERMITS: &str = "x-infergate-free-permits";
 const EXPECTED_WAIT_MS: &str = "x-infergate-expected-wait-ms";
+/// Beside a rejection for no capacity, which is how a node reads it that does not know this line.
+const UNFIT: &str = "x-infergate-forward-unfit";
 
 const NO_CAPACITY: &str = "no-capacity";
 const FAILED: &str = "failed";
@@ -120,8 +122,38 @@ pub enum RejectionCause {
         /// Expected wait there, milliseconds.
         wait_ms: u32,
     },
+    /// It has room, and does not serve such a request.
+    Unfit(UnfitCause),
     /// Its model servers failed.
     Failed,
+}
+
+/// What a node lacks for a request, however much room it has: its configuration or its disk is not as that of the node
+/// before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnfitCause {
+    /// The finetune that the request names.
+    NoSuchFinetune,
+    /// Files of that finetune.
+    FinetuneIncomplete,
+}
+
+impl UnfitCause {
+    const ALL: [UnfitCause; 2] = [UnfitCause::NoSuchFinetune, UnfitCause::FinetuneIncomplete];
+
+    /// Returns the cause of a refusal that another node may not have to give; none of others.
+    pub fn of(refusal: &Refusal) -> Option<UnfitCause> {
+        let mut all = UnfitCause::ALL.into_iter();
+        all.find(|cause| cause.refusal() == *refusal)
+    }
+
+    /// Returns the refusal for the client, where no node serves the request.
+    pub fn refusal(self) -> Refusal {
+        match self {
+            UnfitCause::NoSuchFinetune => Refusal::NoSuchFinetune,
+            UnfitCause::FinetuneIncomplete => Refusal::FinetuneIncomplete,
+        }
+    }
 }
 
 /// A head that does not have the form that nodes write.
@@ -474,6 +506,12 @@ impl ForwardRejection {
                 (FREE_PERMITS, free.to_string()),
                 (EXPECTED_WAIT_MS, wait_ms.to_string()),
             ]),
+            RejectionCause::Unfit(cause) => lines.extend([
+                (FORWARD_REJECTED, NO_CAPACITY.to_owned()),
+                (FREE_PERMITS, 0.to_string()),
+                (EXPECTED_WAIT_MS, 0.to_string()),
+                (UNFIT, cause.refusal().cause().to_owned()),
+            ]),
             RejectionCause::Failed => lines.push((FORWARD_REJECTED, FAILED.to_owned())),
         }
         lines
@@ -496,12 +534,17 @@ impl ForwardRejection {
                 false => Ok(None),
             };
         };
-        let cause = match cause {
-            NO_CAPACITY => RejectionCause::NoCapacity {
+        let unfit = optional(headers, UNFIT)?.and_then(|name| {
+            let mut all = UnfitCause::ALL.into_iter();
+            all.find(|cause| cause.refusal().cause() == name)
+        });
+        let cause = match (cause, unfit) {
+            (NO_CAPACITY, Some(cause)) => RejectionCause::Unfit(cause),
+            (NO_CAPACITY, None) => RejectionCause::NoCapacity {
                 free: number(headers, FREE_PERMITS)?,
                 wait_ms: number(headers, EXPECTED_WAIT_MS)?,
             },
-            FAILED => RejectionCause::Failed,
+            (FAILED, _) => RejectionCause::Failed,
             _ => return Err(InvalidHead(FORWARD_REJECTED)),
         };
         Ok(Some(ForwardRejection {

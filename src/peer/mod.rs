@@ -31,7 +31,8 @@ pub use cluster::{CapacityWatch, ClusterHandle, ForwardGuard, NodeWatch};
 pub use credentials::{NodeCredentials, PeerStream, node_name_fault};
 pub use drift::{ConfigDigests, ConfigDrift};
 pub use forwarded_head::{
-    FORWARDED_HEAD_BYTES_MAX, ForwardRejection, ForwardedHead, RejectionCause, is_between_nodes,
+    FORWARDED_HEAD_BYTES_MAX, ForwardRejection, ForwardedHead, RejectionCause, UnfitCause,
+    is_between_nodes,
 };
 #[cfg(any(test, fuzzing))]
 pub use gossip::check_gossip_value;

@@ -198,6 +198,12 @@ pub fn has_peer_with_permit(
     select_peer(shared, ctx, model, Need::Permit, Millis::ZERO).is_some()
 }
 
+/// Returns whether the model has servers here, or at a node that the request has not been at.
+pub fn may_serve_elsewhere(shared: &Shared, ctx: &RequestContext, model: &ModelRuntime) -> bool {
+    let visited = visited(ctx.forwarding.as_deref(), &ctx.snapshot.node);
+    !model.spec.endpoints.is_empty() || shared.cluster.serves(model.spec.id.as_str(), visited)
+}
+
 /// The node that has what is wanted now.
 fn select_peer(
     shared: &Shared,

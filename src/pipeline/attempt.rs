@@ -25,7 +25,7 @@ use infergate_core::{Millis, Refusal};
 use crate::pipeline::admission::heartbeat::Heartbeat;
 use crate::pipeline::admission::interim;
 use crate::pipeline::admission::recheck::recheck;
-use crate::pipeline::admission::{admit, has_peer_with_permit, refund_tokens};
+use crate::pipeline::admission::{admit, has_peer_with_permit, may_serve_elsewhere, refund_tokens};
 use crate::pipeline::attempt::capacity_pause::wait_for_capacity;
 use crate::pipeline::attempt::error::AttemptError;
 use crate::pipeline::attempt::local::LocalAttempt;
@@ -35,6 +35,7 @@ use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::Downstream;
 use crate::pipeline::error::RequestError;
 use crate::pipeline::fallback::{ModelError, ModelFallback};
+use crate::pipeline::forwarding::ForwardPlan;
 use crate::pipeline::forwarding::forward::{ForwardReply, forward};
 use crate::pipeline::forwarding::response::ForwardedResponse;
 use crate::pipeline::request::ReceivedRequest;
@@ -182,17 +183,16 @@ impl<'a> Attempts<'a> {
                     }
                 }
                 Upstream::Peer(plan) => {
-                    let received = self.received;
-                    let sent = forward(shared, downstream, ctx, model, plan, received, &mut beat);
                     // Boxed: a request that stays here has no room for the state of a forward.
-                    match Box::pin(sent).await? {
-                        ForwardReply::Response(response) => return Ok(Upstream::Peer(response)),
-                        ForwardReply::NoRoom => {
+                    let replied = Box::pin(self.try_peer(downstream, ctx, plan, &mut beat));
+                    match replied.await? {
+                        Ok(response) => return Ok(Upstream::Peer(response)),
+                        // The next node, or the queue here.
+                        Err(None) => {
                             wanted.is_retry = true;
                             continue;
                         }
-                        ForwardReply::Failed(failure) => AttemptError::Peer(failure),
-                        ForwardReply::Lost => AttemptError::Lost,
+                        Err(Some(failed)) => failed,
                     }
                 }
             };
@@ -201,6 +201,26 @@ impl<'a> Attempts<'a> {
             self.prepare(downstream, ctx, wanted, next, &mut beat)
                 .await?;
         }
+    }
+
+    /// Sends the request to another node. Without an error and without a response it has no room there.
+    async fn try_peer(
+        &self,
+        downstream: &mut impl Downstream,
+        ctx: &mut RequestContext,
+        plan: ForwardPlan,
+        beat: &mut Heartbeat,
+    ) -> Result<Result<Box<ForwardedResponse>, Option<AttemptError>>, ModelError> {
+        let (shared, model) = (self.shared, self.model);
+        let sent = forward(shared, downstream, ctx, model, plan, self.received, beat);
+        Ok(match sent.await? {
+            ForwardReply::Response(response) => Ok(response),
+            ForwardReply::NoRoom => Err(None),
+            ForwardReply::Unfit(_) if may_serve_elsewhere(shared, ctx, model) => Err(None),
+            ForwardReply::Unfit(cause) => return Err(ModelError::Unfit(cause.refusal())),
+            ForwardReply::Failed(failure) => Err(Some(AttemptError::Peer(failure))),
+            ForwardReply::Lost => Err(Some(AttemptError::Lost)),
+        })
     }
 
     /// Prepares the request for the next attempt, and waits until it is due: a wait for a permit, to its event.

@@ -56,6 +56,8 @@ pub enum ForwardResult {
     Answered,
     /// Out of capacity.
     NoRoom,
+    /// The node does not serve such a request.
+    Unfit,
     /// The node's model servers failed before a response started.
     Failed,
     /// No connection.
@@ -69,9 +71,10 @@ pub enum ForwardResult {
 }
 
 impl ForwardResult {
-    pub(super) const ALL: [ForwardResult; 7] = [
+    pub(super) const ALL: [ForwardResult; 8] = [
         ForwardResult::Answered,
         ForwardResult::NoRoom,
+        ForwardResult::Unfit,
         ForwardResult::Failed,
         ForwardResult::ConnectFailed,
         ForwardResult::NotTrusted,
@@ -84,6 +87,7 @@ impl ForwardResult {
         match self {
             ForwardResult::Answered => "answered",
             ForwardResult::NoRoom => "no-room",
+            ForwardResult::Unfit => "unfit",
             ForwardResult::Failed => "failed",
             ForwardResult::ConnectFailed => "connect-failed",
             ForwardResult::NotTrusted => "not-trusted",

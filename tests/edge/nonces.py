@@ -28,8 +28,10 @@ import frames as f  # noqa: E402
 from kit import PATIENCE_SECS, Table, accounts, ask, bearer, gateway, simulators, until  # noqa: E402
 
 ACCOUNTS = [f"tenant-{number}" for number in range(50)]
-# Part of the requests whose clients would leave, and the longest time until they do: some have their answer before.
-LEAVING, LEAVES_WITHIN_SECS = 0.4, 0.02
+# Part of the requests whose clients would leave within the time that an answer takes: some have theirs before.
+LEAVING = 0.7
+# That time at first, and the part of it that each answer decides.
+FIRST_SECS, WEIGHT = 0.02, 0.02
 PROCESSES, CONNECTIONS, STREAMS = 2, 16, 8
 # Requests of a connection before it is closed.
 KEPT = 200
@@ -63,16 +65,28 @@ def judge(nonce, data, status=b"200"):
         raise Wrong(f"{nonce} was answered {status} {found}: {data[:300]}")
 
 
-def leaves():
-    """Time after which a client leaves, or none."""
-    return random.uniform(0, LEAVES_WITHIN_SECS) if random.random() < LEAVING else None
+class Client:
+    """A client that leaves before some of its answers, however fast they come."""
+
+    def __init__(self, port, counts):
+        self.port, self.counts, self.usual_secs = port, counts, FIRST_SECS
+
+    async def answered(self, answer):
+        """The answer; TimeoutError where it is left."""
+        if random.random() < LEAVING:
+            return await asyncio.wait_for(answer, random.uniform(0, self.usual_secs))
+        begun = time.monotonic()
+        found = await asyncio.wait_for(answer, PATIENCE_SECS)
+        self.usual_secs += WEIGHT * (time.monotonic() - begun - self.usual_secs)
+        return found
 
 
-class Http1:
+class Http1(Client):
     """A connection of HTTP/1 at a time, kept for some requests."""
 
     def __init__(self, port, counts):
-        self.port, self.counts, self.stream = port, counts, None
+        super().__init__(port, counts)
+        self.stream = None
 
     async def once(self):
         nonce, key, body, _ = request()
@@ -84,7 +98,7 @@ class Http1:
             b"Authorization: %b\r\nContent-Length: %d\r\n\r\n%b" % (key.encode(), len(body), body)
         )
         try:
-            status, answer = await asyncio.wait_for(read_http1(reader), leaves() or PATIENCE_SECS)
+            status, answer = await self.answered(read_http1(reader))
         except TimeoutError:
             self.leave()
             return
@@ -121,11 +135,8 @@ async def read_http1(reader):
     return status, body
 
 
-class Http2:
+class Http2(Client):
     """A connection of HTTP/2 with several requests at a time."""
-
-    def __init__(self, port, counts):
-        self.port, self.counts = port, counts
 
     async def run(self, count):
         while count > 0:
@@ -157,7 +168,7 @@ class Http2:
                       ("content-type", "application/json"), ("authorization", key)]
             self.writer.write(f.headers(number, *fields) + f.frame(f.DATA, f.END_STREAM, number, body))
             try:
-                judge(nonce, await asyncio.wait_for(whole, leaves() or PATIENCE_SECS))
+                judge(nonce, await self.answered(whole))
                 self.counts["http2"] += 1
             except TimeoutError:
                 self.writer.write(f.reset(number))

@@ -3,9 +3,10 @@
 use infergate::simulate;
 use serde_json::{Value, json};
 
+use crate::nodes::{member, wait_until_serving_known};
 use crate::support::{
-    ANSWER, Node, ScriptedServer, SimulatedServer, TestClient, TestResponse, accounts, json_answer,
-    model_of,
+    ANSWER, Cluster, Node, ScriptedServer, SimulatedServer, TestClient, TestResponse, accounts,
+    eventually, json_answer, model_of,
 };
 
 const KEY_A: &str = "Authorization: Bearer key-a\r\n";
@@ -291,4 +292,104 @@ async fn finetunes_of_an_account_are_listed() {
     let reloaded = node.reload(&format!("{accounts}models:\n{model}")).await;
     assert_eq!(reloaded.status, 200, "{}", reloaded.text());
     assert_eq!(names(&get(&node, KEY_A, &path("a", "")).await), [""; 0]);
+}
+
+/// Waits for the request that a job sends.
+async fn sent_by_job(server: &ScriptedServer, requests: usize) -> Value {
+    eventually("the job has run", async || {
+        (server.requests().len() == requests).then_some(())
+    })
+    .await;
+    last(server).1
+}
+
+#[tokio::test]
+async fn a_job_names_an_adapter_as_a_request_does_and_is_refused_when_it_is_made() {
+    const PREDICTIONS: &str = "/v1/models/acme/m/predictions";
+    let server = ScriptedServer::new(&[&json_answer(ANSWER)]).await;
+    let model = model_of("acme/m", "text-generation", "vllm", server.address) + FINETUNES;
+    let config = format!("{}jobs: {{}}\nmodels:\n{model}", accounts(""));
+    let node = Node::start(&config).await;
+    let create = async |key: &str, lora: &str| {
+        let body = json!({ "input": { "prompt": "hi", "lora": lora } });
+        node.post_as(key, PREDICTIONS, &body.to_string()).await
+    };
+    for (key, lora) in [(KEY_A, "none"), (KEY_B, "tone"), (KEY_A, "filed")] {
+        let refused = create(key, lora).await;
+        assert_eq!(refused.status, 400, "{lora}: {}", refused.text());
+        assert!(refused.text().contains("finetune"), "{}", refused.text());
+    }
+    assert_eq!(server.requests().len(), 0);
+    for (number, (lora, adapter)) in [("sql", "sql-v2"), ("tone", "tone")].iter().enumerate() {
+        let created = create(KEY_A, lora).await;
+        assert_eq!(created.status, 201, "{}", created.text());
+        let sent = sent_by_job(&server, number + 1).await;
+        assert_eq!(
+            (&sent["model"], &sent["lora"]),
+            (&json!(adapter), &Value::Null)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_fallback_serves_its_own_finetune_of_that_name_or_not_at_all() {
+    const BUSY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
+    let (busy, second) = (
+        ScriptedServer::new(&[BUSY]).await,
+        ScriptedServer::new(&[&json_answer(ANSWER)]).await,
+    );
+    let of = |name: &str, server: &ScriptedServer| {
+        model_of(name, "text-generation", "vllm", server.address)
+    };
+    let config = format!(
+        "{}models:\n{}{FINETUNES}    fallbacks: [n]\n{}    finetunes: [{{ id: n-1, name: sql, adapter: sql-of-n }}]\n",
+        accounts(""),
+        of("m", &busy),
+        of("n", &second),
+    );
+    let node = Node::start(&config).await;
+    let ask = async |lora: &str| {
+        let messages = json!([{ "role": "user", "content": "hi" }]);
+        let body = json!({ "model": "m", "lora": lora, "messages": messages }).to_string();
+        let answer = node.post_as(KEY_A, "/v1/chat/completions", &body).await;
+        answer.status
+    };
+    assert_eq!(ask("sql").await, 200);
+    assert_eq!(last(&second).1["model"], "sql-of-n");
+    assert_eq!(last(&busy).1["model"], "sql-v2");
+    // The other model has no finetune of this name: what it would say without is not what was asked for.
+    let status = ask("tone").await;
+    assert!(matches!(status, 502 | 503), "{status}");
+    assert_eq!(second.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_node_without_servers_sends_the_adapter_with_the_request() {
+    let server = ScriptedServer::new(&[&json_answer(ANSWER)]).await;
+    let serving = model_of("m", "text-generation", "vllm", server.address) + FINETUNES;
+    let nothing = "  - id: m\n    task: text-generation\n    backend: vllm\n    endpoints: []\n";
+    let models = |model: &str| format!("{}models:\n{model}", accounts(""));
+    let fleet = Cluster::start(&[
+        member("edge", "fra", &models(&format!("{nothing}{FINETUNES}"))),
+        member("gpu0", "ams", &models(&serving)),
+    ])
+    .await;
+    let edge = &fleet.nodes[0];
+    wait_until_serving_known(edge, "gpu0").await;
+    let ask = async |key: &str, lora: &str| {
+        let body = json!({ "lora": lora, "prompt": "hi" });
+        edge.post_as(key, "/ai/run/m", &body.to_string()).await
+    };
+    let answer = ask(KEY_A, "tone").await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let (_, sent) = last(&server);
+    assert_eq!(
+        (&sent["model"], &sent["lora"]),
+        (&json!("tone"), &Value::Null)
+    );
+    // Another account's, none at all, and one whose file that node has not.
+    for (key, lora) in [(KEY_B, "tone"), (KEY_A, "none"), (KEY_A, "filed")] {
+        assert_refused(&ask(key, lora).await, 3039);
+    }
+    assert_eq!(server.requests().len(), 1);
 }

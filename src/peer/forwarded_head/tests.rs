@@ -57,7 +57,9 @@ fn what_one_node_writes_the_other_reads() {
         free: 3,
         wait_ms: 40,
     };
-    for cause in [no_room, RejectionCause::Failed] {
+    let unfit = [UnfitCause::NoSuchFinetune, UnfitCause::FinetuneIncomplete];
+    let [unknown, incomplete] = unfit.map(RejectionCause::Unfit);
+    for cause in [no_room, unknown, incomplete, RejectionCause::Failed] {
         let rejection = ForwardRejection {
             cause,
             hops: hops.clone(),

@@ -9,7 +9,7 @@ use infergate_core::routing::budget::{AttemptBudget, ERRORS_MAX};
 use infergate_core::routing::hops::{Hops, HopsError, forward_wait_max};
 use infergate_core::{Millis, Refusal};
 
-use crate::peer::{ForwardRejection, ForwardStatus, ForwardedHead, RejectionCause};
+use crate::peer::{ForwardRejection, ForwardStatus, ForwardedHead, RejectionCause, UnfitCause};
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::forwarding::{ForwardState, InterimState};
 use crate::pipeline::origin::{EventOwner, Origin};
@@ -72,11 +72,10 @@ impl RequestContext {
             return None;
         }
         let cause = match refusal {
+            refusal if let Some(cause) = UnfitCause::of(refusal) => RejectionCause::Unfit(cause),
             Refusal::UpstreamFailed | Refusal::UpstreamRejected | Refusal::UpstreamNotTrusted => {
                 RejectionCause::Failed
             }
-            // Its configuration, or its disk, differs from that of the node that has looked before.
-            Refusal::NoSuchFinetune | Refusal::FinetuneIncomplete => NO_CAPACITY,
             Refusal::BodyBudgetSpent | Refusal::NoSuchModel => NO_CAPACITY,
             refusal if refusal.is_out_of_capacity() => self
                 .model

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::peer::{
     ForwardGuard, ForwardProgress, ForwardRejection, ForwardedHead, NodeWatch, RejectionCause,
+    UnfitCause,
 };
 use crate::pipeline::admission::heartbeat::Heartbeat;
 use crate::pipeline::admission::interim;
@@ -40,6 +41,8 @@ pub enum ForwardReply {
     Response(Box<ForwardedResponse>),
     /// The node has no capacity.
     NoRoom,
+    /// The node does not serve such a request.
+    Unfit(UnfitCause),
     /// The node could not be reached, was lost before it had granted a permit, or its model servers failed.
     /// The value is the class of failure for the retry budget.
     Failed(AttemptFailure),
@@ -255,6 +258,15 @@ impl ForwardAttempt<'_> {
                 let ended = ForwardOutcome::Refused { free, wait_ms };
                 (ForwardReply::NoRoom, ended, ForwardResult::NoRoom)
             }
+            RejectionCause::Unfit(cause) => {
+                forwarding.hops.budget.record_out_of_capacity();
+                // Nothing is known of its room.
+                (
+                    ForwardReply::Unfit(cause),
+                    ForwardOutcome::Cancelled,
+                    ForwardResult::Unfit,
+                )
+            }
             RejectionCause::Failed => {
                 let reply = ForwardReply::Failed(AttemptFailure::Failed);
                 (reply, ForwardOutcome::ServersFailed, ForwardResult::Failed)
@@ -326,7 +338,7 @@ impl ForwardAttempt<'_> {
         };
         ctx.trace.end_forward(self.shared.clock.micros(), how);
         self.model.metrics.record_forward(result);
-        if result != ForwardResult::NoRoom {
+        if !matches!(result, ForwardResult::NoRoom | ForwardResult::Unfit) {
             let site = &self.plan.target.site;
             self.shared.metrics.record_forward_failure(site, result);
         }

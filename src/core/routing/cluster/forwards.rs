@@ -31,7 +31,7 @@ pub enum ForwardOutcome {
     ServersFailed,
     /// No connection, or one that broke.
     Failed,
-    /// Cancelled here: the client left or the deadline passed.
+    /// Cancelled here: the client left or the deadline passed; or not served there for what the request is.
     Cancelled,
 }
 

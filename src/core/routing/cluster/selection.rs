@@ -135,6 +135,16 @@ impl ClusterView {
         })
     }
 
+    /// Returns whether a node serves the model that is none of `visited`, with room or without.
+    pub fn serves(&self, model: &str, visited: &[Arc<str>]) -> bool {
+        let Some(&model) = self.by_model.get(model) else {
+            return false;
+        };
+        let nodes = self.models[model as usize].nodes.iter();
+        let mut others = nodes.filter_map(|state| self.nodes[usize::from(state.node)].as_ref());
+        others.any(|node| !visited.contains(&node.id.name))
+    }
+
     /// Returns whether to stay in the queue here although `there` has a free permit: only while the
     /// expected wait is no longer than a forward takes.
     pub fn is_wait_here_shorter(&self, expected_wait: Millis, there: &ForwardTarget) -> bool {
