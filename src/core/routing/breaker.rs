@@ -12,7 +12,8 @@
 //! - *Checks* (active): an endpoint that fails them in a row is down until it passes some. A check
 //!   is direct evidence, so even the last endpoint can be down; an ejected one is then put back to
 //!   use, which is better than none. A check that fails during an ejection and passes again ends
-//!   the ejection: the server was gone and is back.
+//!   the ejection: the server was gone and is back. So do checks that pass after connections were
+//!   refused, where no request has come since to prove it.
 //!
 //! An endpoint that asks for a pause (`Retry-After`) gets one, the last one too. A 4xx of the caller's
 //! making says nothing. Endpoints are known by URL. O(log endpoints) per request.
@@ -223,7 +224,7 @@ impl Ejector {
             EndpointSignal::Busy => record.is_proven = false,
             seen @ (EndpointSignal::Failure | EndpointSignal::Unusable) => {
                 let relapsed = record.is_relapse(seen, now);
-                record.record_failure(seen, observed.account, now);
+                record.record_failure(seen, (observed.account, observed.cause), now);
                 let is_suspect = seen == EndpointSignal::Failure && record.evidence.should_check();
                 if is_suspect || (observed.cause == Some(REFUSED) && record.may_check(now)) {
                     self.checks.push(record.url.clone());
@@ -292,6 +293,9 @@ impl Ejector {
                         record.streak_at = None;
                         record.check_failed_while_ejected = false;
                         record.state = EjectionState::HalfOpen;
+                    }
+                    if record.is_process_gone {
+                        record.record_process_back();
                     }
                 }
             }

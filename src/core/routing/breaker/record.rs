@@ -49,6 +49,8 @@ pub(super) struct EndpointRecord {
     pub(super) evidence: Evidence,
     /// Failures in a row that no input causes.
     pub(super) unusable_in_a_row: u32,
+    /// The latest of them found no server process.
+    pub(super) is_process_gone: bool,
     pub(super) successes: SlidingCount,
     pub(super) failures: SlidingCount,
     /// Failures in the window that no input causes.
@@ -86,6 +88,7 @@ impl EndpointRecord {
             state: EjectionState::InUse { since: now },
             evidence: Evidence::default(),
             unusable_in_a_row: 0,
+            is_process_gone: false,
             successes: SlidingCount::default(),
             failures: SlidingCount::default(),
             unusable: SlidingCount::default(),
@@ -146,6 +149,7 @@ impl EndpointRecord {
     pub(super) fn record_success(&mut self, account: AccountKey, now: Millis) {
         self.evidence.record_success(account, now);
         self.unusable_in_a_row = 0;
+        self.is_process_gone = false;
         self.is_proven = true;
         self.ejectable_at = None;
         self.streak_at = None;
@@ -159,10 +163,17 @@ impl EndpointRecord {
         }
     }
 
+    /// The process is there again, by checks that have passed since.
+    pub(super) fn record_process_back(&mut self) {
+        self.is_process_gone = false;
+        self.unusable_in_a_row = 0;
+        self.is_proven = self.evidence.in_a_row() == 0;
+    }
+
     pub(super) fn record_failure(
         &mut self,
         seen: EndpointSignal,
-        account: AccountKey,
+        (account, cause): (AccountKey, Option<FailureCause>),
         now: Millis,
     ) {
         self.is_proven = false;
@@ -171,6 +182,9 @@ impl EndpointRecord {
             EndpointSignal::Unusable => {
                 self.unusable_in_a_row = self.unusable_in_a_row.saturating_add(1);
                 self.unusable.add(now);
+                self.is_process_gone = cause.is_some_and(FailureCause::is_process_gone);
+                // A check that has passed before says nothing about it.
+                self.checks_passed_in_a_row = 0;
             }
             _ => self.evidence.record_failure(account, now),
         }

@@ -259,6 +259,42 @@ fn a_lone_server_that_refuses_connections_is_checked_every_100_ms_and_down_by_th
 }
 
 #[test]
+fn a_server_that_was_away_for_a_moment_is_well_by_checks_that_pass_after_it() {
+    let mut judge = judge(&["a"]);
+    let mut at = 0;
+    let mut check = |judge: &mut Ejector, seen, cause| {
+        at += 500;
+        judge.observe_check("a", seen, cause, Millis(at));
+        judge.health("a")
+    };
+    let passed = EndpointSignal::Success;
+    let failed_check = (
+        EndpointSignal::Failure,
+        Some(FailureCause::Check(Some("refused"))),
+    );
+    for _ in 0..3 {
+        assert_eq!(check(&mut judge, passed, None), Health::Healthy);
+    }
+    for (cause, after_two) in [
+        (REFUSED, Health::Healthy),
+        // The path or the key of requests may be wrong where checks pass.
+        (FailureCause::Status(401), Health::Degraded),
+    ] {
+        let seen = Observation {
+            cause: Some(cause),
+            ..unusable()
+        };
+        judge.observe_request("a", seen, Millis(0));
+        assert_eq!(judge.health("a"), Health::Degraded);
+        check(&mut judge, failed_check.0, failed_check.1);
+        assert_eq!(check(&mut judge, passed, None), Health::Degraded);
+        assert_eq!(check(&mut judge, passed, None), after_two, "{cause}");
+        judge.observe_request("a", of("ant", EndpointSignal::Success), Millis(0));
+        assert_eq!(judge.health("a"), Health::Healthy);
+    }
+}
+
+#[test]
 fn a_lone_account_ejects_only_what_has_not_served_it_for_ten_seconds() {
     let mut judge = judge(&["a", "b"]);
     judge.observe_request("a", of("alice", EndpointSignal::Success), Millis(0));
