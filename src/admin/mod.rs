@@ -34,5 +34,6 @@ pub use reload::{ReloadProblem, ReloadReport, ReloadRequest, reload_channel};
 pub use state::{
     AccountState, AccountsState, ClassState, ClassesState, ConfigState, EndpointState, LastError,
     ModelState, NodeState, PermitState, QueueState, ReloadError, RemoteNodeState, State, TurnState,
+    WorkState,
 };
 pub use tls_stream::AdminTlsStream;

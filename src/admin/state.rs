@@ -204,6 +204,20 @@ pub struct EndpointState {
     /// The last 20 KiB of the logs that a server shows while it can serve nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub setup_logs: Option<String>,
+    /// Work after its responses, of a server that reports its end (`loopback`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work: Option<WorkState>,
+}
+
+/// Work at a server after its responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct WorkState {
+    /// The stream of its reports is open.
+    pub reports: bool,
+    /// Permits held for it.
+    pub detached: u64,
+    /// Works of which no report had come by the end of their lease.
+    pub lost_reports: u64,
 }
 
 /// A failure of an endpoint.

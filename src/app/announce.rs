@@ -28,7 +28,7 @@ pub fn announce(config: &Config, snapshot: &ConfigSnapshot) {
         let health = model.gate.health();
         let endpoints: Vec<String> = health
             .iter()
-            .map(|(url, health)| {
+            .map(|(url, health, _)| {
                 let health = format!("{health:?}").to_lowercase();
                 format!("{url} {health}")
             })

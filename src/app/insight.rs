@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::admin::{
     AccountState, AccountsState, CaptureError, CaptureReport, ClassState, ClassesState,
     ConfigState, EndpointState, Insight, LastError, ModelState, NodeState, PermitState, QueueState,
-    ReloadError, RemoteNodeState, State, TurnState,
+    ReloadError, RemoteNodeState, State, TurnState, WorkState,
 };
 use crate::app::capture::CaptureRecorder;
 use crate::app::cluster;
@@ -31,6 +31,7 @@ use crate::telemetry::clock::rfc3339;
 use crate::telemetry::log::LogHandle;
 use crate::telemetry::metrics::EndpointLevels;
 use crate::telemetry::plugin_metrics::PluginLevels;
+use crate::telemetry::work_metrics::WorkLevels;
 use crate::telemetry::{Levels, ModelLevels};
 use crate::trace::NodeInfo;
 use crate::upstream::ModelRuntime;
@@ -173,6 +174,11 @@ impl NodeInsight {
                         at: self.wall_time(at),
                     }),
                     setup_logs: health.setup_logs.map(|logs| logs.to_string()),
+                    work: health.work.map(|work| WorkState {
+                        reports: work.is_reporting,
+                        detached: work.detached,
+                        lost_reports: work.expired,
+                    }),
                 })
                 .collect(),
         }
@@ -431,7 +437,15 @@ fn full_levels_of(model: &ModelRuntime) -> ModelLevels {
     let health = model.gate.health().into_iter();
     ModelLevels {
         endpoints: health
-            .map(|(url, health)| EndpointLevels { url, health })
+            .map(|(url, health, work)| EndpointLevels {
+                url,
+                health,
+                work: work.map(|work| WorkLevels {
+                    is_reporting: work.is_reporting,
+                    detached: work.detached,
+                    expired: work.expired,
+                }),
+            })
             .collect(),
         ..levels_of(model)
     }

@@ -31,8 +31,10 @@ mod yaml;
 pub use diff::{KeyDifference, diff, differences};
 pub use embedded::{EXAMPLE, QUICKSTART, QUICKSTART_PLUGINS, STARTER};
 pub use file::{AdminListener, Anonymous, Config, Listen, NodeConfig};
+#[cfg(any(test, fuzzing))]
+pub use load::parse;
 #[cfg(test)]
-pub use load::{FILE_BYTES_MAX, content_hash, parse};
+pub use load::{FILE_BYTES_MAX, content_hash};
 pub use load::{LoadedConfig, load, load_with};
 pub use positions::KeyPositions;
 pub use problem::Problem;

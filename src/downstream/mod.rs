@@ -32,9 +32,9 @@ pub use callbacks::serve_callbacks;
 pub use connections::ClientConnections;
 pub use handshakes::{HandshakeBounds, Handshakes};
 pub use listener::{AcceptedStream, ClientListener, ConnectionFault, ListenerProtocols};
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub use multipart::{FormReader, PartEvent};
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub use proxy_protocol::read as read_proxy_header;
 pub use serve::serve_peer;
 pub use server::DownstreamServer;

@@ -25,6 +25,7 @@ pub use super::model_metrics::ModelMetrics;
 use super::otlp::ExportCounts;
 use super::plugin_metrics::{PluginLevels, PluginMetricsRegistry};
 use super::process;
+use super::work_metrics::WorkLevels;
 use super::worker::WorkerMetrics;
 
 /// The label of requests whose model is not known: never the name a client sent.
@@ -185,6 +186,8 @@ pub struct EndpointLevels {
     pub url: Arc<str>,
     /// Health of the endpoint.
     pub health: Health,
+    /// Work that goes on after its response, of a server that reports its end.
+    pub work: Option<WorkLevels>,
 }
 
 /// Model at one moment.

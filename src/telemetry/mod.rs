@@ -27,6 +27,7 @@ mod refusal_metrics;
 mod rotating_file;
 mod webhook_metrics;
 mod websocket_metrics;
+pub mod work_metrics;
 mod worker;
 
 pub use admission_metrics::AdmissionResult;

@@ -25,6 +25,7 @@ use super::metrics::{AttemptResult, EndpointChange, ForwardResult, ModelLevels};
 use super::permit_window::{PermitSample, PermitWindow, WindowSummary};
 use super::refusal_metrics::RefusalMetrics;
 use super::websocket_metrics::{ConnectionEnd, OpenWebSocket, WebSocketMetrics};
+use super::work_metrics::WorkGauges;
 
 /// Whole requests: from an embedding in milliseconds to the default ceiling of 240 s. Four or five
 /// to the decade keep a quantile within a factor of 2.5.
@@ -98,6 +99,7 @@ struct ModelGauges {
     permits_limit: IntGauge,
     queue_depth: IntGauge,
     endpoint_health: IntGaugeVec,
+    work: WorkGauges,
     mean_used_permits: Gauge,
     mean_queue_size: Gauge,
     total_permits: IntGauge,
@@ -403,6 +405,7 @@ impl ModelGauges {
                 "requests waiting for a permit",
             ),
             endpoint_health: register(registry, endpoint_health),
+            work: WorkGauges::new(registry),
             mean_used_permits: mean(
                 registry,
                 "infergate_mean_used_permits",
@@ -435,7 +438,11 @@ impl ModelGauges {
         self.total_permits.set(window.total_permits.into());
         self.full_fraction.set(window.full_fraction);
         self.endpoint_health.reset();
+        self.work.reset();
         for endpoint in &levels.endpoints {
+            if let Some(work) = &endpoint.work {
+                self.work.set(&endpoint.url, work);
+            }
             for health in Health::ALL {
                 self.endpoint_health
                     .with_label_values(&[&*endpoint.url, health.name()])

@@ -3,6 +3,7 @@
 //! Hears no reports itself. A permit is released by the drop of its guard, outside the lock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use infergate_core::Millis;
 use infergate_core::admission::WorkTable;
@@ -21,6 +22,21 @@ pub(super) struct OpenWork {
     table: Mutex<WorkTable<PermitGuard>>,
     /// Warnings about reports that do not come.
     pub(super) warnings: WarningLimit,
+    /// The stream of reports is open.
+    is_reporting: AtomicBool,
+    /// Works whose leases were over.
+    expired: AtomicU64,
+}
+
+/// Open work at one server at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenWorkState {
+    /// The stream of reports is open.
+    pub is_reporting: bool,
+    /// Permits held for work whose response has ended.
+    pub detached: u64,
+    /// Works of which no report had come by the end of their lease.
+    pub expired: u64,
 }
 
 impl OpenWork {
@@ -30,6 +46,8 @@ impl OpenWork {
             spec: spec.clone(),
             table: Mutex::default(),
             warnings: WarningLimit::default(),
+            is_reporting: AtomicBool::new(false),
+            expired: AtomicU64::new(0),
         })
     }
 
@@ -41,6 +59,20 @@ impl OpenWork {
     /// Returns whether the reports are those of `other`.
     pub(super) fn is_like(&self, other: &OpenWork) -> bool {
         self.spec == other.spec
+    }
+
+    /// Records whether the stream of reports is open.
+    pub(super) fn set_reporting(&self, is_open: bool) {
+        self.is_reporting.store(is_open, Ordering::Relaxed);
+    }
+
+    /// Returns the state for operators.
+    pub(super) fn state(&self) -> OpenWorkState {
+        OpenWorkState {
+            is_reporting: self.is_reporting.load(Ordering::Relaxed),
+            detached: self.table.lock().detached() as u64,
+            expired: self.expired.load(Ordering::Relaxed),
+        }
     }
 
     /// Begins the work of a request. Returns whether its permit may be detached.
@@ -69,7 +101,9 @@ impl OpenWork {
     /// Releases the permits whose leases are over at `now`; returns their number.
     pub(super) fn expire(&self, now: Millis) -> usize {
         let expired = self.table.lock().expire(now);
-        expired.len()
+        let count = expired.len();
+        self.expired.fetch_add(count as u64, Ordering::Relaxed);
+        count
     }
 
     /// Releases all permits: the endpoint has left the configuration.

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::backends::{ProbeReport, ServerMetrics};
 use super::credentials::EndpointCredentials;
-use super::open_work::OpenWork;
+use super::open_work::{OpenWork, OpenWorkState};
 use super::warning_limit::WarningLimit;
 use crate::tls::ServerIdentity;
 
@@ -328,6 +328,11 @@ impl Target {
         if self.is_rejecting.load(Ordering::Relaxed) {
             self.is_rejecting.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Returns the work that goes on after its response; none of a server that does not report its end.
+    pub(super) fn open_work(&self) -> Option<OpenWorkState> {
+        self.work.as_ref().map(|work| work.state())
     }
 
     /// Records that work which was canceled there does not end.

@@ -170,7 +170,9 @@ async fn read_reports(client: &HttpClient, clock: Clock, target: &Target, work: 
                         "a model server reports the end of its work"
                     );
                 }
+                work.set_reporting(true);
                 let cause = read_stream(response, work).await;
+                work.set_reporting(false);
                 if clock.now().since(begin) >= STREAM_LASTS {
                     failures = 0;
                 }

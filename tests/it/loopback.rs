@@ -138,8 +138,20 @@ async fn a_lost_event_releases_the_permit_at_the_end_of_its_lease() {
     let asked_at = tokio::time::Instant::now();
     let lost = ask(&node).await;
     node.settles(1, 0).await;
+    let work = async || node.state().await["models"][0]["endpoints"][0]["work"].clone();
+    let held = serde_json::json!({ "reports": true, "detached": 1, "lost_reports": 0 });
+    assert_eq!(work().await, held);
     // The next one waits for the lease.
     ask(&node).await;
+    let url = format!("http://{}", server.address);
+    let series = |name: &str| format!("infergate_{name}{{endpoint=\"{}\",model=\"m\"}}", url);
+    for (name, value) in [
+        ("work_reports_open", 1.0),
+        ("detached_permits", 1.0),
+        ("work_reports_lost_total", 1.0),
+    ] {
+        assert_eq!(node.metric(&series(name)).await, Some(value), "{name}");
+    }
     assert!(
         asked_at.elapsed().as_secs() >= 3,
         "{:?}",

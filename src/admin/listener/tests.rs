@@ -44,6 +44,7 @@ impl Insight for Shown {
             slot: None,
             last_error: None,
             setup_logs: None,
+            work: None,
         };
         let queue = QueueState {
             algorithm: "fair".into(),

@@ -119,6 +119,11 @@ impl<G> WorkTable<G> {
         expired
     }
 
+    /// Number of works whose response has ended and whose permit is held.
+    pub fn detached(&self) -> usize {
+        self.leases.len()
+    }
+
     /// Closes the table, whose reports nobody hears any more. Returns all guards.
     pub fn close(&mut self) -> Vec<G> {
         self.is_closed = true;

@@ -25,6 +25,7 @@ fn levels(model: &str, permits_used: u32) -> ModelLevels {
     let endpoint = EndpointLevels {
         url: "http://127.0.0.1:9001".into(),
         health: Health::Degraded,
+        work: None,
     };
     ModelLevels {
         model: model.into(),

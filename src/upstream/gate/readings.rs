@@ -12,6 +12,7 @@ use infergate_core::routing::policy::{CANDIDATES_MAX, WHOLE};
 use infergate_core::routing::{Candidate, FailureCause, Health};
 
 use super::AdmissionGate;
+use crate::upstream::open_work::OpenWorkState;
 use crate::upstream::target::Target;
 
 /// An endpoint's health as `/state` shows it.
@@ -28,6 +29,8 @@ pub struct EndpointHealth {
     pub slot: Option<&'static str>,
     /// Logs that the server shows while it can serve nothing.
     pub setup_logs: Option<Arc<String>>,
+    /// Work that goes on after its response, of a server that reports its end.
+    pub work: Option<OpenWorkState>,
 }
 
 impl AdmissionGate {
@@ -44,7 +47,12 @@ impl AdmissionGate {
         let health = state
             .endpoints
             .iter()
-            .map(|endpoint| EndpointHealth {
+            .map(|endpoint| {
+                let id = inner.turnstile.endpoint(&endpoint.url);
+                let target = id.and_then(|id| inner.targets.get(id.0 as usize)?.as_ref());
+                (endpoint, target)
+            })
+            .map(|(endpoint, target)| EndpointHealth {
                 health: match endpoint.draining {
                     true => Health::Draining,
                     false => inner.ejector.health(&endpoint.url),
@@ -53,23 +61,20 @@ impl AdmissionGate {
                 since: inner.ejector.since(&endpoint.url),
                 last_error: inner.ejector.last_error(&endpoint.url),
                 slot: inner.slots.word(&endpoint.url),
-                setup_logs: inner
-                    .turnstile
-                    .endpoint(&endpoint.url)
-                    .and_then(|id| inner.targets.get(id.0 as usize)?.as_ref())
-                    .and_then(|target| target.setup_logs()),
+                setup_logs: target.and_then(|target| target.setup_logs()),
+                work: target.and_then(|target| target.open_work()),
             })
             .collect();
         (state, health)
     }
 
-    /// The health of every configured endpoint, without a look at the waiters: for scrapes.
-    pub fn health(&self) -> Vec<(Arc<str>, Health)> {
+    /// The health of every configured endpoint and its open work, without a look at the waiters: for scrapes.
+    pub fn health(&self) -> Vec<(Arc<str>, Health, Option<OpenWorkState>)> {
         let inner = self.inner.lock();
         let health = |target: &Arc<Target>| {
             let url = Arc::clone(&target.url);
             let health = inner.ejector.health(&url);
-            (url, health)
+            (url, health, target.open_work())
         };
         inner.targets.iter().flatten().map(health).collect()
     }
