@@ -161,6 +161,8 @@ fn expire(target: &Target, work: &OpenWork, clock: Clock) {
 async fn read_reports(client: &HttpClient, clock: Clock, target: &Target, work: &OpenWork) {
     let mut failures = 0_u32;
     loop {
+        // Also of a stream that was ended with its reader, whose work goes on here.
+        work.set_reporting(false);
         let cause = match open_stream(client, target, work).await {
             Ok(response) => {
                 let begin = clock.now();
@@ -172,7 +174,6 @@ async fn read_reports(client: &HttpClient, clock: Clock, target: &Target, work: 
                 }
                 work.set_reporting(true);
                 let cause = read_stream(response, work).await;
-                work.set_reporting(false);
                 if clock.now().since(begin) >= STREAM_LASTS {
                     failures = 0;
                 }
@@ -180,6 +181,7 @@ async fn read_reports(client: &HttpClient, clock: Clock, target: &Target, work: 
             }
             Err(cause) => cause,
         };
+        work.set_reporting(false);
         failures = failures.saturating_add(1);
         if let Some(repeated) = target.warnings.due(clock.now()) {
             tracing::warn!(
