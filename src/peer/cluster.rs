@@ -142,9 +142,9 @@ impl ClusterHandle {
         self.view.lock().next_target(query, fastrand::u64(..), now)
     }
 
-    /// Returns whether a node serves the model that is none of `visited`, with room or without.
-    pub fn serves(&self, model: &str, visited: &[Arc<str>]) -> bool {
-        self.view.lock().serves(model, visited)
+    /// Returns whether a node may serve what is asked for, with room or without.
+    pub fn serves(&self, query: &NodeQuery<'_>) -> bool {
+        self.view.lock().serves(query, self.clock.now())
     }
 
     /// Returns whether waiting here is better although `there` has a free permit.

@@ -19,7 +19,7 @@ use crate::pipeline::admission::heartbeat::Heartbeat;
 use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::Downstream;
 use crate::pipeline::error::RequestError;
-use crate::pipeline::forwarding::{ForwardPlan, visited, visited_by_waiter};
+use crate::pipeline::forwarding::{ForwardPlan, excluded, visited, visited_by_waiter};
 use crate::pipeline::respond::SignOfLife;
 use crate::pipeline::upstream::{GrantedUpstream, Upstream};
 use crate::state::Shared;
@@ -198,10 +198,18 @@ pub fn has_peer_with_permit(
     select_peer(shared, ctx, model, Need::Permit, Millis::ZERO).is_some()
 }
 
-/// Returns whether the model has servers here, or at a node that the request has not been at.
+/// Returns whether the request may still be served, after nodes that do not serve such a one: the model has servers here,
+/// or at a node that is not one of those, with room or without.
 pub fn may_serve_elsewhere(shared: &Shared, ctx: &RequestContext, model: &ModelRuntime) -> bool {
-    let visited = visited(ctx.forwarding.as_deref(), &ctx.snapshot.node);
-    !model.spec.endpoints.is_empty() || shared.cluster.serves(model.spec.id.as_str(), visited)
+    let query = NodeQuery {
+        model: model.spec.id.as_str(),
+        visited: excluded(ctx.forwarding.as_deref(), &ctx.snapshot.node),
+        forced_site: ctx.forced_site.as_deref(),
+        site_order: None,
+        need: Need::Permit,
+    };
+    let has_servers = !model.spec.endpoints.is_empty();
+    has_servers || (ctx.has_hops_left() && shared.cluster.serves(&query))
 }
 
 /// The node that has what is wanted now.

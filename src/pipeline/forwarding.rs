@@ -30,6 +30,8 @@ pub struct ForwardState {
     pub hops: Hops,
     /// Nodes of those that have handed it on to here, and this one.
     visited_on_arrival: usize,
+    /// Visited nodes behind those that do not serve such a request, however much room they have.
+    unfit: usize,
     /// `site/node` of each node it has been at, this one included, the first being the client's.
     pub path: Vec<Arc<str>>,
     /// Metadata from the forwarding node; none where the client speaks to this node.
@@ -71,6 +73,7 @@ impl ForwardState {
         ForwardState {
             hops,
             visited_on_arrival: 1,
+            unfit: 0,
             path: path.to_vec(),
             meta: None,
             event_elsewhere: false,
@@ -89,6 +92,7 @@ impl ForwardState {
         };
         ForwardState {
             visited_on_arrival: head.hops.visited.len(),
+            unfit: 0,
             hops: head.hops,
             path: head.path,
             meta: Some(meta),
@@ -145,6 +149,23 @@ impl ForwardState {
     /// Another model is to serve it: nodes that had no room for the former one may have some for that.
     pub fn reset_visited(&mut self) {
         self.hops.visited.truncate(self.visited_on_arrival);
+        self.unfit = 0;
+    }
+
+    /// Records that a node does not serve such a request: it stands behind those of the way, and is not asked again.
+    pub fn record_unfit(&mut self, node: &str) {
+        let excluded = self.excluded();
+        let visited = &mut self.hops.visited;
+        let behind = visited.iter().skip(excluded);
+        if let Some(at) = behind.into_iter().position(|name| **name == *node) {
+            visited[excluded..=excluded + at].rotate_right(1);
+            self.unfit += 1;
+        }
+    }
+
+    /// Number of the first of the visited nodes that count for good: those of the way, and unfit ones.
+    fn excluded(&self) -> usize {
+        self.visited_on_arrival + self.unfit
     }
 
     /// Another node has sent the head of an answer: its outcome is recorded there.
@@ -186,13 +207,24 @@ pub fn visited<'a>(state: Option<&'a ForwardState>, here: &'a Arc<str>) -> &'a [
     }
 }
 
+/// Those of them that have no need to be asked again, whatever room they get.
+pub fn excluded<'a>(state: Option<&'a ForwardState>, here: &'a Arc<str>) -> &'a [Arc<str>] {
+    match state {
+        Some(state) => {
+            let visited = &state.hops.visited;
+            &visited[..state.excluded().min(visited.len())]
+        }
+        None => std::slice::from_ref(here),
+    }
+}
+
 /// The same while the request waits in the queue here: nodes that had no room before may have some now.
 pub fn visited_by_waiter<'a>(
     state: Option<&'a ForwardState>,
     here: &'a Arc<str>,
 ) -> &'a [Arc<str>] {
     match state {
-        Some(state) => state.hops.excluded_for_waiter(state.visited_on_arrival),
+        Some(state) => state.hops.excluded_for_waiter(state.excluded()),
         None => std::slice::from_ref(here),
     }
 }

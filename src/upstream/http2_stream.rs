@@ -55,7 +55,6 @@ const SILENCE_MAX: Millis = Millis(5_000);
 
 /// One request and its response.
 pub(super) struct Http2Exchange {
-    place: StreamPlace,
     /// Moment at which the request began.
     sent_at: Millis,
     /// The response, until its head is there.
@@ -68,6 +67,8 @@ pub(super) struct Http2Exchange {
     response_body: Option<RecvStream>,
     /// No stream leaves HTTP.
     nothing: Empty,
+    /// The last field: free for another request once the stream has been reset.
+    place: StreamPlace,
 }
 
 impl Http2Exchange {

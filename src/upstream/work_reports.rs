@@ -133,6 +133,7 @@ impl ReportStream {
             return true;
         }
         self.stream.abort();
+        self.work.set_reporting(false);
         let mut works = present.iter();
         if !works.any(|(_, work)| Arc::ptr_eq(work, &self.work)) {
             self.work.close();
@@ -160,9 +161,9 @@ fn expire(target: &Target, work: &OpenWork, clock: Clock) {
 /// Reads the reports of a server, for ever.
 async fn read_reports(client: &HttpClient, clock: Clock, target: &Target, work: &OpenWork) {
     let mut failures = 0_u32;
+    // A stream before this one may have been ended with its reader, and its work goes on here.
+    work.set_reporting(false);
     loop {
-        // Also of a stream that was ended with its reader, whose work goes on here.
-        work.set_reporting(false);
         let cause = match open_stream(client, target, work).await {
             Ok(response) => {
                 let begin = clock.now();

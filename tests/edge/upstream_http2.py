@@ -171,10 +171,12 @@ def judge(table, options, node, nginx):
             nginx.reload()
         time.sleep(0.5)
     row("while nginx is reloaded")
+    sent = load.answers.total()
+    # A line of the log follows the answer.
+    until("all of them are in nginx's log", lambda: len(nginx.posts()) >= sent)
     posts = nginx.posts()
     protocols = {protocol for protocol, _, _ in posts}
     table.row("protocols of nginx's log", sorted(protocols), protocols == {"HTTP/2.0"})
-    sent = load.answers.total()
     table.row("requests worked on, and sent", f"{len(posts)}, {sent}", len(posts) == sent)
     shares = collections.Counter(connection for _, _, connection in posts)
     most = max(shares.values())

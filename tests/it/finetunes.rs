@@ -393,3 +393,33 @@ async fn a_node_without_servers_sends_the_adapter_with_the_request() {
     }
     assert_eq!(server.requests().len(), 1);
 }
+
+#[tokio::test]
+async fn a_node_with_the_files_serves_what_another_one_lacks() {
+    let (lacking, having) = (
+        ScriptedServer::new(&[&json_answer(ANSWER)]).await,
+        ScriptedServer::new(&[&json_answer(ANSWER)]).await,
+    );
+    let models = |model: &str| format!("{}models:\n{model}", accounts(""));
+    let of = |server: &ScriptedServer| model_of("m", "text-generation", "vllm", server.address);
+    let whole = of(&having) + "    finetunes: [{ id: f-3, name: filed, adapter: filed-lora }]\n";
+    let nothing = "  - id: m\n    task: text-generation\n    backend: vllm\n    endpoints: []\n";
+    let fleet = Cluster::start(&[
+        member("edge", "fra", &models(&format!("{nothing}{FINETUNES}"))),
+        member("gpu0", "ams", &models(&(of(&lacking) + FINETUNES))),
+        member("gpu1", "ams", &models(&whole)),
+    ])
+    .await;
+    let edge = &fleet.nodes[0];
+    for name in ["gpu0", "gpu1"] {
+        wait_until_serving_known(edge, name).await;
+    }
+    // Of two nodes with room either is asked first.
+    let body = json!({ "lora": "filed", "prompt": "hi" }).to_string();
+    for _ in 0..8 {
+        let answer = edge.post_as(KEY_A, "/ai/run/m", &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(last(&having).1["model"], "filed-lora");
+    }
+    assert_eq!(lacking.requests().len(), 0);
+}

@@ -54,8 +54,8 @@ const checks = {
     connection.close();
   },
   "a model that is unknown and a key that is wrong are refused before the session": async () => {
-    for (const [connection, status] of [[opened("none"), 404], [opened("live", "wrong"), 401]]) {
-      await assert.rejects(until(connection, "session.created"), new RegExp(`${status}`));
+    for (const [model, key, status] of [["none", "secure-key", 404], ["live", "wrong", 401]]) {
+      await assert.rejects(until(opened(model, key), "session.created"), new RegExp(`${status}`));
     }
   },
 };

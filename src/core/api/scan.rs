@@ -85,9 +85,9 @@ enum Escape {
     Yes,
 }
 
-/// Bytes of a byte order mark, which some servers write.
+/// Blanks, and bytes of a byte order mark, which some servers write. However the bytes are cut, they are passed over.
 fn mark(bytes: &[u8]) -> usize {
-    let is_mark = |byte: &&u8| b"\xef\xbb\xbf".contains(byte);
+    let is_mark = |byte: &&u8| b"\xef\xbb\xbf \t\r\n".contains(byte);
     bytes.iter().take_while(is_mark).count()
 }
 

@@ -12,8 +12,8 @@
 //! - *Checks* (active): an endpoint that fails them in a row is down until it passes some. A check
 //!   is direct evidence, so even the last endpoint can be down; an ejected one is then put back to
 //!   use, which is better than none. A check that fails during an ejection and passes again ends
-//!   the ejection: the server was gone and is back. So do checks that pass after connections were
-//!   refused, where no request has come since to prove it.
+//!   the ejection: the server was gone and is back. An endpoint in use whose requests have failed
+//!   for refused connections alone is healthy again by checks that pass after them.
 //!
 //! An endpoint that asks for a pause (`Retry-After`) gets one, the last one too. A 4xx of the caller's
 //! making says nothing. Endpoints are known by URL. O(log endpoints) per request.
@@ -294,7 +294,8 @@ impl Ejector {
                         record.check_failed_while_ejected = false;
                         record.state = EjectionState::HalfOpen;
                     }
-                    if record.is_process_gone {
+                    let is_in_use = matches!(record.state, EjectionState::InUse { .. });
+                    if record.is_process_gone && is_in_use {
                         record.record_process_back();
                     }
                 }

@@ -260,10 +260,10 @@ impl ForwardAttempt<'_> {
             }
             RejectionCause::Unfit(cause) => {
                 forwarding.hops.budget.record_out_of_capacity();
-                // Nothing is known of its room.
+                forwarding.record_unfit(&self.plan.target.node.name);
                 (
                     ForwardReply::Unfit(cause),
-                    ForwardOutcome::Cancelled,
+                    ForwardOutcome::Unfit,
                     ForwardResult::Unfit,
                 )
             }

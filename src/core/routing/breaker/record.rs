@@ -49,7 +49,7 @@ pub(super) struct EndpointRecord {
     pub(super) evidence: Evidence,
     /// Failures in a row that no input causes.
     pub(super) unusable_in_a_row: u32,
-    /// The latest of them found no server process.
+    /// All of them found no server process.
     pub(super) is_process_gone: bool,
     pub(super) successes: SlidingCount,
     pub(super) failures: SlidingCount,
@@ -167,7 +167,12 @@ impl EndpointRecord {
     pub(super) fn record_process_back(&mut self) {
         self.is_process_gone = false;
         self.unusable_in_a_row = 0;
-        self.is_proven = self.evidence.in_a_row() == 0;
+        self.unusable.clear();
+        if self.evidence.in_a_row() == 0 {
+            self.is_proven = true;
+            self.ejectable_at = None;
+            self.streak_at = None;
+        }
     }
 
     pub(super) fn record_failure(
@@ -182,7 +187,9 @@ impl EndpointRecord {
             EndpointSignal::Unusable => {
                 self.unusable_in_a_row = self.unusable_in_a_row.saturating_add(1);
                 self.unusable.add(now);
-                self.is_process_gone = cause.is_some_and(FailureCause::is_process_gone);
+                let is_first = self.unusable_in_a_row == 1;
+                let is_gone = cause.is_some_and(FailureCause::is_process_gone);
+                self.is_process_gone = is_gone && (is_first || self.is_process_gone);
                 // A check that has passed before says nothing about it.
                 self.checks_passed_in_a_row = 0;
             }
@@ -247,6 +254,7 @@ impl EndpointRecord {
     pub(super) fn clear_counts(&mut self) {
         self.evidence.restart();
         self.unusable_in_a_row = 0;
+        self.is_process_gone = false;
         self.failures.clear();
         self.unusable.clear();
         self.successes.clear();

@@ -289,6 +289,7 @@ fn a_server_that_was_away_for_a_moment_is_well_by_checks_that_pass_after_it() {
         check(&mut judge, failed_check.0, failed_check.1);
         assert_eq!(check(&mut judge, passed, None), Health::Degraded);
         assert_eq!(check(&mut judge, passed, None), after_two, "{cause}");
+        assert_eq!(judge.failing_since(), None);
         judge.observe_request("a", of("ant", EndpointSignal::Success), Millis(0));
         assert_eq!(judge.health("a"), Health::Healthy);
     }

@@ -27,11 +27,13 @@ pub enum ForwardOutcome {
         /// Expected wait there, milliseconds.
         wait_ms: u32,
     },
+    /// The node does not serve such a request, which says nothing about its room.
+    Unfit,
     /// The node's servers of the model failed before a response started.
     ServersFailed,
     /// No connection, or one that broke.
     Failed,
-    /// Cancelled here: the client left or the deadline passed; or not served there for what the request is.
+    /// Cancelled here: the client left or the deadline passed.
     Cancelled,
 }
 
@@ -79,6 +81,7 @@ impl ClusterView {
         match ended {
             ForwardOutcome::Answered { .. }
             | ForwardOutcome::Refused { .. }
+            | ForwardOutcome::Unfit
             | ForwardOutcome::ServersFailed => {
                 node.backoff.clear();
             }
@@ -92,6 +95,8 @@ impl ClusterView {
         state.record_end(matches!(ended, ForwardOutcome::Answered { .. }), now);
         match ended {
             ForwardOutcome::Failed | ForwardOutcome::Cancelled => {}
+            // The forward has put the next try off; this one was none.
+            ForwardOutcome::Unfit => state.backoff.clear(),
             ForwardOutcome::ServersFailed => state.backoff.record_failure(&rule, now),
             ForwardOutcome::Answered { ttft_us } => {
                 state.backoff.clear();

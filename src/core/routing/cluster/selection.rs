@@ -135,14 +135,22 @@ impl ClusterView {
         })
     }
 
-    /// Returns whether a node serves the model that is none of `visited`, with room or without.
-    pub fn serves(&self, model: &str, visited: &[Arc<str>]) -> bool {
-        let Some(&model) = self.by_model.get(model) else {
+    /// Returns whether a node may serve what is asked for, with room or without. One that failed a moment ago may.
+    pub fn serves(&self, query: &NodeQuery<'_>, now: Millis) -> bool {
+        let Some(&model) = self.by_model.get(query.model) else {
             return false;
         };
-        let nodes = self.models[model as usize].nodes.iter();
-        let mut others = nodes.filter_map(|state| self.nodes[usize::from(state.node)].as_ref());
-        others.any(|node| !visited.contains(&node.id.name))
+        let search = self.resolve(query, now);
+        let mut states = self.models[model as usize].nodes.iter();
+        states.any(|state| {
+            let node = self.nodes[usize::from(state.node)].as_ref();
+            node.is_some_and(|node| {
+                let trust = self.rule.trust(node.report_age(now));
+                let checked = self.check_node(node, trust, &search);
+                let may_serve = matches!(checked, Ok(()) | Err(SkipReason::BackedOff));
+                may_serve && !search.visited.contains(state.node)
+            })
+        })
     }
 
     /// Returns whether to stay in the queue here although `there` has a free permit: only while the
