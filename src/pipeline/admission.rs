@@ -198,8 +198,8 @@ pub fn has_peer_with_permit(
     select_peer(shared, ctx, model, Need::Permit, Millis::ZERO).is_some()
 }
 
-/// Returns whether the request may still be served, after nodes that do not serve such a one: the model has servers here,
-/// or at a node that is not one of those, with room or without.
+/// Returns whether the request may still be served, after nodes that do not serve such a one. The model has servers here,
+/// or at another node, with room or without.
 pub fn may_serve_elsewhere(shared: &Shared, ctx: &RequestContext, model: &ModelRuntime) -> bool {
     let query = NodeQuery {
         model: model.spec.id.as_str(),

@@ -207,7 +207,7 @@ pub fn visited<'a>(state: Option<&'a ForwardState>, here: &'a Arc<str>) -> &'a [
     }
 }
 
-/// Those of them that have no need to be asked again, whatever room they get.
+/// Nodes among them that are not asked again, whatever room they get.
 pub fn excluded<'a>(state: Option<&'a ForwardState>, here: &'a Arc<str>) -> &'a [Arc<str>] {
     match state {
         Some(state) => {

@@ -85,7 +85,7 @@ enum Escape {
     Yes,
 }
 
-/// Blanks, and bytes of a byte order mark, which some servers write. However the bytes are cut, they are passed over.
+/// Blanks, and bytes of a byte order mark, which some servers write.
 fn mark(bytes: &[u8]) -> usize {
     let is_mark = |byte: &&u8| b"\xef\xbb\xbf \t\r\n".contains(byte);
     bytes.iter().take_while(is_mark).count()

@@ -49,7 +49,7 @@ pub(super) struct EndpointRecord {
     pub(super) evidence: Evidence,
     /// Failures in a row that no input causes.
     pub(super) unusable_in_a_row: u32,
-    /// All of them found no server process.
+    /// Cause of all these failures: no server process.
     pub(super) is_process_gone: bool,
     pub(super) successes: SlidingCount,
     pub(super) failures: SlidingCount,
