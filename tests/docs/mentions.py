@@ -18,6 +18,7 @@ PAGES = (
 # Scripts that no test runs.
 RUN_BY_HAND = {
     "scripts/test": "it is what runs the others",
+    "scripts/fuzz": "it builds all again under libFuzzer; `src/tests.rs` feeds the same parsers",
     "scripts/bench-peers": "it installs other proxies, for the bench alone",
     "tests/fleet/run": "it needs root and network namespaces",
 }
