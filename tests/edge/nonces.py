@@ -32,6 +32,8 @@ ACCOUNTS = [f"tenant-{number}" for number in range(50)]
 LEAVING = 0.7
 # That time at first, and the part of it that each answer decides.
 FIRST_SECS, WEIGHT = 0.02, 0.02
+# On a connection of HTTP/2 fewer leave, and later: streams that are reset before they are accepted are taken for a flood.
+LEAVING_STREAMS, STREAM_SECS = 0.4, 0.02
 PROCESSES, CONNECTIONS, STREAMS = 2, 16, 8
 # Requests of a connection before it is closed.
 KEPT = 200
@@ -68,17 +70,24 @@ def judge(nonce, data, status=b"200"):
 class Client:
     """A client that leaves before some of its answers, however fast they come."""
 
+    leaving = LEAVING
+
     def __init__(self, port, counts):
         self.port, self.counts, self.usual_secs = port, counts, FIRST_SECS
 
     async def answered(self, answer):
         """The answer; TimeoutError where it is left."""
-        if random.random() < LEAVING:
-            return await asyncio.wait_for(answer, random.uniform(0, self.usual_secs))
+        if random.random() < self.leaving:
+            return await asyncio.wait_for(answer, random.uniform(0, self.leaves_within()))
         begun = time.monotonic()
         found = await asyncio.wait_for(answer, PATIENCE_SECS)
         self.usual_secs += WEIGHT * (time.monotonic() - begun - self.usual_secs)
         return found
+
+
+    def leaves_within(self):
+        """The longest time until this client leaves, seconds."""
+        return self.usual_secs
 
 
 class Http1(Client):
@@ -138,6 +147,11 @@ async def read_http1(reader):
 class Http2(Client):
     """A connection of HTTP/2 with several requests at a time."""
 
+    leaving = LEAVING_STREAMS
+
+    def leaves_within(self):
+        return STREAM_SECS
+
     async def run(self, count):
         while count > 0:
             many = min(count, KEPT)
@@ -149,7 +163,8 @@ class Http2(Client):
         # A window that none of these answers fills.
         self.writer.write(f.PREFACE + f.settings((4, 1 << 24)) + f.window(0, 1 << 28))
         self.waiting = {}
-        reading = asyncio.ensure_future(self.read(reader))
+        reading = self.reading = asyncio.ensure_future(self.read(reader))
+        reading.add_done_callback(self.lose)
         numbers = iter(range(1, 2 * count + 1, 2))
         try:
             await asyncio.gather(*(self.ask_each(numbers) for _ in range(STREAMS)))
@@ -159,8 +174,17 @@ class Http2(Client):
             reading.cancel()
             self.writer.transport.abort()
 
+    def lose(self, reading):
+        """Ends what waits on a connection that its server has ended."""
+        if not reading.cancelled():
+            for whole in self.waiting.values():
+                if not whole.done():
+                    whole.set_exception(Wrong(f"the connection ended: {reading.exception()!r}"))
+
     async def ask_each(self, numbers):
         for number in numbers:
+            if self.reading.done():
+                raise Wrong(f"the connection ended: {self.reading.exception()!r}")
             nonce, key, body, _ = request()
             whole = self.waiting[number] = asyncio.get_running_loop().create_future()
             whole.data = b""
