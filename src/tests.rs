@@ -168,7 +168,7 @@ fed!(
     values_of_gossip,
 );
 
-/// What is tested here is fuzzed too.
+/// Each target of these tests is fuzzed too.
 #[test]
 fn each_parser_has_a_target_with_seeds() {
     let stem = |file: &PathBuf| file.file_stem().unwrap().to_str().unwrap().to_owned();

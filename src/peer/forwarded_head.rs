@@ -122,14 +122,13 @@ pub enum RejectionCause {
         /// Expected wait there, milliseconds.
         wait_ms: u32,
     },
-    /// It has room, and does not serve such a request.
+    /// Lack of something that the request needs, whatever room the node has.
     Unfit(UnfitCause),
     /// Its model servers failed.
     Failed,
 }
 
-/// What a node lacks for a request, however much room it has: its configuration or its disk is not as that of the node
-/// before.
+/// Lack of a node for a request: its configuration or its disk is not as that of the node before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnfitCause {
     /// The finetune that the request names.
