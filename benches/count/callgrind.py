@@ -27,6 +27,8 @@ INSTRUCTIONS, ALLOCATIONS, CLOCK_READS = "instructions", "allocations", "clock r
 FIGURES = (INSTRUCTIONS, ALLOCATIONS, CLOCK_READS)
 # Windows of which the least counts: what happens twice a second is not in all of them.
 WINDOWS = 4
+# Seconds of the idle window at least: threads that look at something once a second show in it.
+IDLE_SECS_MIN = 4
 PREFIX = (
     "valgrind",
     "--quiet",
@@ -104,18 +106,16 @@ def count(gateway, binary, traffic, annotate=None):
         control(pids, "zero")
         busy = [busy_window(gateway, pids, load) for _ in range(WINDOWS)]
         idle = Window(pids)
-        time.sleep(busy[-1].secs)
+        time.sleep(max(IDLE_SECS_MIN, busy[-1].secs))
         idle.end()
         control(pids, "dump")
         control(pids, "instrumentation off")
         load.finish()
-    found = []
-    for number, window in enumerate(busy, 1):
-        total = collections.Counter()
-        for pid, node in zip(pids, gateway.nodes):
-            share = waited_share(window, idle, pid)
-            add_serving(total, profiles(node.folder, number), profiles(node.folder, WINDOWS + 1), share)
-        found.append({name: total[name] / load.parts for name in FIGURES})
+    totals = [collections.Counter() for _ in busy]
+    for pid, node in zip(pids, gateway.nodes):
+        shares = [waited_share(window, idle, pid) for window in busy]
+        add_serving(totals, node.folder, shares, sum(window.secs for window in busy) / idle.secs)
+    found = [{name: total[name] / load.parts for name in FIGURES} for total in totals]
     if annotate:
         for node in gateway.nodes:
             write_annotated(node.folder, annotate, node.name, load.parts)
@@ -132,15 +132,21 @@ def busy_window(gateway, pids, load):
     return window
 
 
-def add_serving(total, busy, idle, share):
-    """Adds the profiles of the threads that serve requests, without `share` of what each does while idle."""
+def add_serving(totals, folder, shares, times_longer):
+    """Adds the profiles of the threads that serve requests, window by window, without their shares of the idle one.
 
-    def instructions(profiles):
-        return {thread: profile[INSTRUCTIONS] for thread, profile in profiles.items()}
-
-    for thread in serving(instructions(busy), instructions(idle)):
-        for name, amount in busy[thread].items():
-            total[name] += amount - share * idle[thread][name]
+    A thread serves or does not in all of them: what it did counts beside an idle window that is `times_longer`.
+    """
+    idle = profiles(folder, WINDOWS + 1)
+    busy = [profiles(folder, number) for number in range(1, WINDOWS + 1)]
+    done = collections.Counter()
+    for window in busy:
+        done.update({thread: profile[INSTRUCTIONS] for thread, profile in window.items()})
+    idled = {thread: times_longer * profile[INSTRUCTIONS] for thread, profile in idle.items()}
+    for thread in serving(done, idled):
+        for total, window, share in zip(totals, busy, shares):
+            for name in FIGURES:
+                total[name] += window[thread][name] - share * idle[thread][name]
 
 
 def profiles(folder, number):

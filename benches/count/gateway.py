@@ -89,6 +89,9 @@ class Node:
     def __init__(self, folder, name, ports):
         self.folder = folder / name
         self.folder.mkdir(exist_ok=True)
+        # In a folder of its own, which the gateway watches: what is written beside it would be work of the watch.
+        self.config = self.folder / "config" / "infergate.yaml"
+        self.config.parent.mkdir(exist_ok=True)
         self.name = name
         self.clients, self.admin, self.peers, self.gossip = ports
         self.process = None
@@ -99,7 +102,7 @@ class Node:
             f'  peers: {{ address: "127.0.0.1:{self.peers}", tls: {{ certificate: "{self.folder}/node.pem",'
             f' private_key: "{self.folder}/node-key.pem", client_ca: "{self.folder.parent}/ca.pem" }} }}\n'
         )
-        (self.folder / "infergate.yaml").write_text(
+        self.config.write_text(
             f'listen:\n  clients: [{{ address: "127.0.0.1:{self.clients}" }}]\n'
             f'  admin: {{ address: "127.0.0.1:{self.admin}" }}\n{peers}{cluster}threads: 1\n'
             f'state_dir: "{self.folder}/state"\n'
@@ -113,7 +116,7 @@ class Node:
         keeper = self.folder / guests.OWN_BINARY.decode()
         if not keeper.exists():
             keeper.symlink_to(binary)
-        command = [*prefix, str(binary), "serve", "--config", str(self.folder / "infergate.yaml")]
+        command = [*prefix, str(binary), "serve", "--config", str(self.config)]
         self.process = subprocess.Popen(
             [part.replace("%FOLDER%", str(self.folder)) for part in command],
             stdout=log,

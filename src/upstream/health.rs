@@ -54,18 +54,28 @@ pub async fn probe_round(
             let every = target.health.interval_secs.saturating_mul(TICKS_A_SECOND);
             let is_due = !well || rounds.clone().any(|round| round.is_multiple_of(every));
             if is_due && target.may_probe(model.gate.clock.now()) {
-                due.push((Arc::clone(&model.gate), target, model.backend.probe));
+                due.push((Arc::clone(&model.gate), target, well, model.backend.probe));
             }
         }
     }
     stream::iter(due)
-        .for_each_concurrent(PROBES_IN_FLIGHT_MAX, |(gate, target, probe)| async move {
-            probe_target(client, &gate, &target, &probe).await;
-        })
+        .for_each_concurrent(
+            PROBES_IN_FLIGHT_MAX,
+            |(gate, target, well, probe)| async move {
+                probe_target(client, &gate, (&target, well), &probe).await;
+            },
+        )
         .await;
 }
 
-async fn probe_target(client: &HttpClient, gate: &AdmissionGate, target: &Target, probe: &Probe) {
+async fn probe_target(
+    client: &HttpClient,
+    gate: &AdmissionGate,
+    (target, was_well): (&Target, bool),
+    probe: &Probe,
+) {
+    // A server that is back has to accept connections: one that was kept says nothing about the next request.
+    let is_fresh = !was_well;
     let began_us = gate.clock.micros();
     let well = timeout(PROBE_TIMEOUT, async {
         // A container behind a name may have moved; a name that no longer resolves is a failed
@@ -73,7 +83,7 @@ async fn probe_target(client: &HttpClient, gate: &AdmissionGate, target: &Target
         if target.resolve().await.is_err() {
             return Err(FailureCause::Check(Some("name does not resolve")));
         }
-        check(client, target, probe).await
+        check(client, target, probe, is_fresh).await
     });
     let well = well.await.unwrap_or(Err(FailureCause::Check(None)));
     let is_well = well.is_ok();
@@ -95,7 +105,12 @@ async fn probe_target(client: &HttpClient, gate: &AdmissionGate, target: &Target
     }
 }
 
-async fn check(client: &HttpClient, target: &Target, probe: &Probe) -> Result<(), FailureCause> {
+async fn check(
+    client: &HttpClient,
+    target: &Target,
+    probe: &Probe,
+    is_fresh: bool,
+) -> Result<(), FailureCause> {
     let own_path = target.health.path.as_deref();
     let path: Cow<'_, str> = match own_path {
         Some(path) => Cow::Borrowed(path),
@@ -107,7 +122,7 @@ async fn check(client: &HttpClient, target: &Target, probe: &Probe) -> Result<()
         Some(_) => PAGE_MAX_BYTES,
         None => PROBE_BODY_MAX_BYTES,
     };
-    let (status, body) = get(client, target, &path, bytes_max).await?;
+    let (status, body) = get_over(client, target, &path, bytes_max, is_fresh).await?;
     if let Some(read) = report.filter(|_| status == 200) {
         let usable = target.record_probe_report(read(&body));
         return usable.map_err(|fault| FailureCause::Check(Some(fault)));
@@ -144,12 +159,23 @@ pub(super) async fn get(
     path: &str,
     bytes_max: usize,
 ) -> Result<(u16, Vec<u8>), FailureCause> {
+    get_over(client, target, path, bytes_max, false).await
+}
+
+/// The same over a new connection where `is_fresh`, else over a kept one if there is one.
+async fn get_over(
+    client: &HttpClient,
+    target: &Target,
+    path: &str,
+    bytes_max: usize,
+    is_fresh: bool,
+) -> Result<(u16, Vec<u8>), FailureCause> {
     let request = OutboundRequest {
         method: "GET",
         path,
         headers: b"",
         body: &Bytes::new(),
-        fresh: false,
+        fresh: is_fresh,
         is_upgrade: false,
         rest: None,
     };
@@ -184,7 +210,7 @@ pub async fn probe_ready(
                 let answer = get(client, target, path, PROBE_BODY_MAX_BYTES).await;
                 answer.is_ok_and(|(status, _)| status == 200)
             }
-            (None, Some(backend)) => check(client, target, &backend.probe).await.is_ok(),
+            (None, Some(backend)) => check(client, target, &backend.probe, false).await.is_ok(),
             (None, None) => false,
         }
     };

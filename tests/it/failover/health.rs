@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::{ask, endpoint_state, first_then, until_health};
 use crate::support::{
-    Node, RefusingServer, ScriptedServer, SimulatedServer, TestResponse, accounts, endpoint,
-    eventually, model, one_model,
+    DeafServer, Node, RefusingServer, ScriptedServer, SimulatedServer, TestResponse, accounts,
+    endpoint, eventually, model, one_model,
 };
 
 const KEY_A: &str = "Authorization: Bearer key-a\r\n";
@@ -121,6 +121,36 @@ async fn a_server_that_is_not_there_is_down_by_its_checks_and_healthy_soon_after
     assert_eq!(node.metric(&down).await, Some(0.0));
     assert_eq!(ask(&node).await.status, 200);
     assert_eq!(server.count("served").await, 1);
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_new_connection_is_not_back_by_those_that_it_keeps() {
+    let server = DeafServer::new().await;
+    let checked = format!(
+        "{}, health: {{ interval_secs: 1 }}",
+        endpoint(server.address, 4)
+    );
+    let node = Node::start(&format!("models:\n{}", model("m", &[checked], ""))).await;
+    until_health(&node, server.address, "healthy").await;
+    let asked = node.posting("", "").await;
+    eventually("the request is there", async || {
+        (server.held() == 1).then_some(())
+    })
+    .await;
+    server.set_deaf(true);
+    until_health(&node, server.address, "down").await;
+    // Its connection is kept from here on, and would carry checks.
+    server.answer_one();
+    assert_eq!(asked.answer().await.status, 200);
+    let before = server.closed();
+    eventually("it is checked by new connections", async || {
+        (server.closed() >= before + 4).then_some(())
+    })
+    .await;
+    let state = endpoint_state(&node, server.address).await;
+    assert_eq!(state["health"], "down");
+    server.set_deaf(false);
+    until_health(&node, server.address, "healthy").await;
 }
 
 #[tokio::test]

@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::backend::request;
+use super::backend::{json_answer, request};
 
 /// Reaction of the scripted server to a request.
 pub enum Reaction {
@@ -82,6 +83,90 @@ async fn serve(mut tcp: TcpStream, decide: Arc<Decide>, seen: Arc<AtomicUsize>) 
         };
         if tcp.write_all(answer.as_bytes()).await.is_err() || closes {
             return;
+        }
+    }
+}
+
+/// A server that may stop to take connections and goes on with those that it has, ended with the value. A request is
+/// answered once [`DeafServer::answer_one`] lets it, a health check at once.
+pub struct DeafServer {
+    /// Address at which it listens.
+    pub address: SocketAddr,
+    inner: Arc<Deaf>,
+    _tasks: JoinSet<()>,
+}
+
+struct Deaf {
+    /// New connections are closed at once.
+    is_deaf: AtomicBool,
+    closed: AtomicUsize,
+    held: AtomicUsize,
+    answers: Semaphore,
+}
+
+impl DeafServer {
+    /// Serves, and takes connections.
+    pub async fn new() -> DeafServer {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let inner = Arc::new(Deaf {
+            is_deaf: AtomicBool::new(false),
+            closed: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+            answers: Semaphore::new(0),
+        });
+        let mut tasks = JoinSet::new();
+        let own = Arc::clone(&inner);
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (tcp, _) = listener.accept().await.unwrap();
+                match own.is_deaf.load(Ordering::SeqCst) {
+                    true => drop(own.closed.fetch_add(1, Ordering::SeqCst)),
+                    false => drop(connections.spawn(own.clone().serve(tcp))),
+                }
+            }
+        });
+        DeafServer {
+            address,
+            inner,
+            _tasks: tasks,
+        }
+    }
+
+    /// Takes no connection from now on, or takes them again.
+    pub fn set_deaf(&self, is_deaf: bool) {
+        self.inner.is_deaf.store(is_deaf, Ordering::SeqCst);
+    }
+
+    /// Connections that were closed at once.
+    pub fn closed(&self) -> usize {
+        self.inner.closed.load(Ordering::SeqCst)
+    }
+
+    /// Requests that wait for their answer.
+    pub fn held(&self) -> usize {
+        self.inner.held.load(Ordering::SeqCst)
+    }
+
+    /// Lets one request be answered.
+    pub fn answer_one(&self) {
+        self.inner.answers.add_permits(1);
+    }
+}
+
+impl Deaf {
+    async fn serve(self: Arc<Deaf>, mut tcp: TcpStream) {
+        let mut read = Vec::new();
+        while let Some(request) = request(&mut tcp, &mut read).await {
+            if !request.starts_with("GET ") {
+                self.held.fetch_add(1, Ordering::SeqCst);
+                self.answers.acquire().await.unwrap().forget();
+                self.held.fetch_sub(1, Ordering::SeqCst);
+            }
+            if tcp.write_all(json_answer("{}").as_bytes()).await.is_err() {
+                return;
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ pub use client::{TestClient, TestResponse};
 pub use cluster::{Cluster, ClusterCredentials, ClusterMember};
 pub use collector::{CollectedSpan, Collector, SpanTree, attribute_number, attribute_text};
 pub use component::{flat_price, refusing_settings, slow_to_compile, trapping_price};
-pub use handled::{HandledServer, Reaction};
+pub use handled::{DeafServer, HandledServer, Reaction};
 pub use http2::{Http2Client, chat_request};
 pub use http2_server::{Http2Server, LARGE_BYTES};
 pub use node::{A_WHILE, Node, PendingPost, accounts, endpoint, model, model_of, one_model};
