@@ -34,7 +34,7 @@ impl DownstreamServer {
         }
         let others = match (&operation, self.jobs.as_deref()) {
             (RequestedOperation::Models, Some(jobs)) => {
-                let host = replicate::base_url(session.request_head(), jobs);
+                let host = replicate::base_url(session, jobs);
                 Some(replicate::listed(&self.shared, jobs, &account.spec, &host))
             }
             _ => None,

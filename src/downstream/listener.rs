@@ -164,6 +164,7 @@ impl ClientListener {
         let mut arrival = Arrival {
             client: accepted.other_side(),
             serves_health: protocols.serves_health,
+            is_secure: protocols.tls.is_some(),
         };
         let client = &mut arrival.client;
         let (socket, is_http2) = match accepted {

@@ -31,6 +31,9 @@ use crate::upstream::Tunnel;
 /// Time for reading an unread body, before or after the response.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// Scheme of the client, as a proxy tells it.
+const FORWARDED_PROTO: &str = "x-forwarded-proto";
+
 /// Header fields of one request of a client.
 const CLIENT_FIELDS_MAX: usize = 100;
 
@@ -76,6 +79,8 @@ pub struct Arrival {
     pub client: ClientAddress,
     /// `GET /healthz` is answered.
     pub serves_health: bool,
+    /// The client has come under TLS.
+    pub is_secure: bool,
 }
 
 /// Session of one connection, or of one stream.
@@ -153,6 +158,13 @@ impl Session {
     /// Returns whether `GET /healthz` is answered here.
     pub fn serves_health(&self) -> bool {
         self.arrival.serves_health
+    }
+
+    /// Returns whether the client speaks `https`: to this listener, or by the word of a trusted proxy.
+    pub fn is_secure(&self) -> bool {
+        let is_https = |scheme: &str| scheme.eq_ignore_ascii_case("https");
+        let told = || self.request_head().headers.text_of(FORWARDED_PROTO);
+        self.arrival.is_secure || (self.forwarded.is_some() && told().is_some_and(is_https))
     }
 
     /// Address of the other side of the connection.

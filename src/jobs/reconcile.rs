@@ -79,6 +79,13 @@ impl HeldRuns {
         for job in &reply.lost {
             signals.stop(job, StopCause::Lost);
         }
+        // A cancel whose answer came too late for its caller has told nobody here.
+        let running = signals.running();
+        for (job, by) in &reply.canceled {
+            if running.contains(job) {
+                signals.stop(job, StopCause::Canceled(*by));
+            }
+        }
         let orphans = reply.orphans.len();
         if orphans > 0 {
             tracing::warn!(
@@ -186,6 +193,22 @@ mod tests {
         drop(registered);
         assert_eq!(reconcile().await, 1);
         assert_eq!(state(&store).await, (JobState::Queued, 0));
+    }
+
+    #[tokio::test]
+    async fn a_cancel_whose_answer_its_caller_did_not_hear_reaches_the_run() {
+        let (store, worker) = (TableStore::default(), WorkerId::new("w", 1));
+        let runs = HeldRuns::default();
+        let signals = Arc::new(JobSignals::default());
+        let run = taken(&store, &worker).await;
+        let (_guard, stop) = signals.register_run(run.definition.id, run.progress.epoch);
+        let by = infergate_core::job::CanceledBy::User;
+        store.cancel(id(1), by).await.unwrap();
+        let now = NOW + infergate_core::Millis(1);
+        runs.reconcile(&store, &worker, (&signals, now))
+            .await
+            .unwrap();
+        assert_eq!(*stop.borrow(), StopCause::Canceled(by));
     }
 
     #[tokio::test]

@@ -144,6 +144,7 @@ impl RunContext {
             return self.leave(&taken, not_run, &request.api).await;
         }
         let (began, mut stop_of_files) = (Instant::now(), stop.clone());
+        let deadline = self.shared.clock.now() + taken.time_left;
         // Receivers see the input as it is stored.
         let noticed = request.webhook.is_some().then(|| request.clone());
         let prepared = self.prepare(&taken, own, &mut request);
@@ -159,7 +160,7 @@ impl RunContext {
         let output = Arc::clone(&live.output);
         let noticed = (&taken, noticed.as_ref().unwrap_or(&request));
         let notices = JobNotices::of(&self.webhooks, self.clock, noticed, output);
-        let running = Box::pin(self.infer(&taken, &request, receiver, permit));
+        let running = Box::pin(self.infer((&taken, deadline), &request, receiver, permit));
         let mut finished = JobNotices::during(notices, running).await;
         let left = Duration::from_millis(taken.time_left.0).saturating_sub(began.elapsed());
         let cut = tokio::select! {
@@ -185,7 +186,9 @@ impl RunContext {
         let definition = &taken.definition;
         let job = definition.id;
         let end = definition.limits.next_end(taken.progress.timed_from());
-        match own.restore(request, end.at.0).await {
+        // Files go by the clock on the wall, which may have been set since the store's began.
+        let until_ms = self.files.now_ms() + end.at.since(self.clock.now()).0;
+        match own.restore(request, until_ms).await {
             Ok(()) => {}
             Err(Refusal::JobsUnavailable) => {
                 tracing::warn!(%job, "a job waits for its files, which cannot be read");
@@ -266,17 +269,16 @@ impl RunContext {
         }
     }
 
-    /// Runs the pipeline for a taken job.
+    /// Runs the pipeline for a taken job, up to its end by time, which also its preparation has used.
     async fn infer(
         &self,
-        taken: &TakenJob,
+        (taken, deadline): (&TakenJob, Millis),
         request: &StoredRequest,
         mut receiver: JobDownstream,
         permit: Permit,
     ) -> FinishedRun {
         let shared = &self.shared;
         let definition = &taken.definition;
-        let deadline = shared.clock.now() + taken.time_left;
         let header = JobHeader {
             event_id: format!("{}:{}", definition.id, taken.progress.epoch).into(),
             account: definition.account.clone(),

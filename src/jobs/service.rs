@@ -16,7 +16,7 @@ use infergate_core::job::{
 };
 use infergate_core::{AccountId, Millis, Refusal};
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::attempts::AttemptLog;
 use super::catalog::{JobCatalog, JobPlace};
@@ -48,6 +48,9 @@ const FOLDER: &str = "jobs";
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Look at queues that no model serves any more, in case their jobs came after a reload.
 const UNSERVED_EVERY: Duration = Duration::from_secs(60);
+/// Time in which a submit whose outcome is not known is tried again, and the pause before that.
+const SUBMIT_KNOWN_WITHIN: Duration = Duration::from_secs(1);
+const SUBMIT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// Bytes of a job in the store besides its request.
 const OVERHEAD_BYTES: u64 = 400;
 
@@ -388,6 +391,33 @@ impl Jobs {
             .await
     }
 
+    /// Submits a job until its outcome is known, again under its own id, which is stored once at most.
+    async fn submit_known(&self, job: NewStoredJob) -> Result<SubmitResult, Refusal> {
+        let own = job.job.definition.id;
+        let until = Instant::now() + SUBMIT_KNOWN_WITHIN;
+        let mut is_unknown = false;
+        loop {
+            let submitting = self.store.submit(job.clone());
+            let submitted = timeout_at(until, submitting).await;
+            match submitted.unwrap_or(Err(StoreError::Timeout)) {
+                // An attempt before has stored it.
+                Ok(SubmitResult::Exists(_)) if is_unknown => return Ok(SubmitResult::Created),
+                Ok(SubmitResult::Duplicate(first)) if is_unknown && first == own => {
+                    return Ok(SubmitResult::Created);
+                }
+                Ok(submitted) => return Ok(submitted),
+                Err(StoreError::Timeout) => is_unknown = true,
+                // What came of the attempt before is still to be told.
+                Err(_) if is_unknown => {}
+                Err(error) => return Err(unavailable(&error)),
+            }
+            if Instant::now() + SUBMIT_AGAIN_AFTER >= until {
+                return Err(Refusal::JobOutcomeUnknown);
+            }
+            sleep(SUBMIT_AGAIN_AFTER).await;
+        }
+    }
+
     /// Stores a job whose large values are in files.
     async fn submit_small(&self, request: SubmitRequest<'_>) -> Result<SubmittedJob, Refusal> {
         let payload = Bytes::from(request.request.to_payload());
@@ -396,6 +426,9 @@ impl Jobs {
         }
         let place = request.model.place(request.kind);
         let place = place.ok_or(Refusal::NoSuchModel)?;
+        if self.shared.cluster.has_joined() && !place.server.spec.has_own_servers() {
+            return Err(served_elsewhere());
+        }
         let model = place.model.spec.id.clone();
         let job = self.definition(&request, place, payload.len());
         let new = StoredJob::queued(&job.definition, payload.clone());
@@ -404,11 +437,7 @@ impl Jobs {
             payload,
             key: request.key,
         };
-        let submitted = self.store.submit(stored).await;
-        let submitted = submitted.map_err(|error| match error {
-            StoreError::Timeout => Refusal::JobOutcomeUnknown,
-            error => unavailable(&error),
-        })?;
+        let submitted = self.submit_known(stored).await?;
         Ok(match submitted {
             SubmitResult::Created => {
                 let (kind, api) = (request.kind.name(), &request.request.api);
@@ -577,6 +606,16 @@ fn set(config: &JobsConfig, store: &EmbeddedSettings, worker: &WorkerSettings) {
     store.keep_ms.store(config.keep().0, Ordering::Relaxed);
     let most = config.worker.concurrency_max;
     worker.concurrency_max.store(most, Ordering::Relaxed);
+}
+
+/// Jobs stay at the node that has stored them, and nothing there would ever take this one.
+fn served_elsewhere() -> Refusal {
+    Refusal::Rejected {
+        status: 422,
+        pointer: String::new(),
+        message: "this node has no server of the model: create its jobs at a node that has one"
+            .to_owned(),
+    }
 }
 
 /// Returns what a client gets for a failure of the store.

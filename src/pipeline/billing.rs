@@ -358,9 +358,11 @@ impl RequestBilling {
         Some(of(INPUT_TOKENS)?.saturating_add(of(OUTPUT_TOKENS).unwrap_or(0)))
     }
 
-    /// Charges nothing, whatever was used.
+    /// Charges nothing, whatever was used, also where that is priced already.
     pub fn waive(&mut self) {
         self.is_waived = true;
+        self.charge = None;
+        self.bill.neurons = None;
     }
 
     /// Returns whether the bill has the metrics that are charged.

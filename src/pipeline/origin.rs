@@ -65,6 +65,8 @@ pub struct Capabilities {
     pub sets_deadline: bool,
     /// The model's fallbacks may be used.
     pub may_fall_back: bool,
+    /// Another node may answer.
+    pub may_forward: bool,
     /// May wait for endpoints that come back, and for a queue at another node.
     pub may_queue: bool,
     /// Waits for servers without capacity, as far as the model allows it.
@@ -87,6 +89,7 @@ const CLIENT: Capabilities = Capabilities {
     checks_access: true,
     sets_deadline: true,
     may_fall_back: true,
+    may_forward: true,
     may_queue: true,
     retries_capacity: true,
     queue_bound: true,
@@ -103,6 +106,7 @@ const PEER: Capabilities = Capabilities {
     checks_access: false,
     sets_deadline: false,
     may_fall_back: false,
+    may_forward: true,
     may_queue: false,
     retries_capacity: false,
     queue_bound: true,
@@ -113,13 +117,15 @@ const PEER: Capabilities = Capabilities {
 };
 
 /// The store has counted and queued the job, which holds a permit before it starts; its neurons are reserved and its
-/// tokens charged here. Without capacity it goes back to the store, which knows when it runs again.
+/// tokens charged here. Without capacity it goes back to the store, which knows when it runs again. No other node answers it: its
+/// end and its event are written as one, by the node that has the store.
 const JOB: Capabilities = Capabilities {
     charges_rate: false,
     charges_tokens: true,
     checks_access: true,
     sets_deadline: false,
     may_fall_back: true,
+    may_forward: false,
     may_queue: true,
     retries_capacity: false,
     queue_bound: false,

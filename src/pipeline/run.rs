@@ -52,7 +52,8 @@ pub async fn run(
         body,
     };
     // 4. The body, parsed as far as needed.
-    let may_forward = may_forward(shared, operation) && ctx.arriving.is_none();
+    let may_forward =
+        ctx.can.may_forward && may_forward(shared, operation) && ctx.arriving.is_none();
     ctx.set_cluster(may_forward, received.body.len());
     ctx.set_operation(operation);
     let slot = translation_slot(shared, downstream, ctx, &received.body).await?;

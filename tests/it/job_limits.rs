@@ -2,12 +2,13 @@
 //!
 //! Deadlines of a single job are in `jobs`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::support::{
-    Node, ScriptedServer, SimulatedServer, accounts, endpoint, eventually, json_answer, model,
+    HandledServer, Node, Reaction, ScriptedServer, SimulatedServer, accounts, endpoint, eventually,
+    json_answer, model,
 };
 
 const KEY_A: &str = "authorization: Bearer key-a\r\n";
@@ -171,6 +172,48 @@ async fn an_input_that_is_flagged_never_runs_and_costs_nothing() {
     assert_eq!(events[0]["model_id"], "acme/m", "{}", events[0]);
     assert_eq!(events[0]["face"], "replicate", "{}", events[0]);
     node.idle().await;
+}
+
+#[tokio::test]
+async fn what_a_jobs_moderation_takes_is_part_of_its_time() {
+    let server = ScriptedServer::held().await;
+    let flagged = json_answer(r#"{"flagged":false}"#);
+    let took = Duration::from_secs(4);
+    let service = HandledServer::by(move |_| Reaction::AnswerAfter(took, flagged.clone())).await;
+    let moderation = format!(
+        "    jobs: {{ moderation: {{ url: \"http://{}/judge\", timeout_ms: 20000 }} }}\n",
+        service.address
+    );
+    let node = Node::start(&config(server.address, "", &moderation)).await;
+    let began = Instant::now();
+    let id = create(&node, "Cancel-After: 5s\r\n", PREDICTIONS).await;
+    let over = becomes(&node, &id, "aborted").await;
+    assert_eq!(over["reason"], "deadline", "{over}");
+    assert_eq!(service.seen(), 1);
+    let whole = Duration::from_secs(5) + took;
+    assert!(began.elapsed() < whole, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn an_output_that_cannot_be_kept_costs_nothing() {
+    // More than the files of the account may have.
+    let image = "A".repeat(2 << 20);
+    let answer = json!({
+        "choices": [{ "message": { "content": format!("data:image/png;base64,{image}") } }],
+        "usage": { "prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2 },
+    });
+    let answer = json_answer(&answer.to_string());
+    let server = HandledServer::by(move |_| Reaction::Answer(answer.clone())).await;
+    let rest = "public_url: \"https://h.example\"\nfiles: { account_max_mib: 1 }\n";
+    let more = "    tariff: { cost_per_infer: 4 }\n";
+    let config = config(server.address, rest, more);
+    let node = Node::start(&config).await;
+    let id = create(&node, "", PREDICTIONS).await;
+    let failed = becomes(&node, &id, "failed").await;
+    assert_eq!(failed["reason"], "output_store_failed", "{failed}");
+    let events = node.events(1).await;
+    let charged = (&events[0]["reason"], &events[0]["neurons"]);
+    assert_eq!(charged, (&json!("output_store_failed"), &json!(0.0)));
 }
 
 #[tokio::test]

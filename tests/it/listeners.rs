@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::support::{
     Authority, Certificate, LIMIT, Node, SimulatedServer, TestClient, chat, client_config,
-    eventually, handshake, handshake_by, over_tls,
+    endpoint, eventually, handshake, handshake_by, model, over_tls,
 };
 
 /// Model `m` behind a listener with these keys; `more` are further keys at the top.
@@ -77,6 +77,27 @@ async fn a_certificate_is_chosen_by_the_name_that_the_client_asks_for() {
         (node.metric(series).await? >= 3.0).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn urls_of_jobs_that_were_created_under_tls_are_https() {
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let server = SimulatedServer::fast().await;
+    let keys = authority.certify("a.example").write(dir.path(), "a");
+    let models = model("acme/m", &[endpoint(server.address, 2)], "");
+    let listener = format!("  listener: tls: {{ {keys} }}\n");
+    let node = Node::start(&format!("{listener}jobs: {{}}\nmodels:\n{models}")).await;
+    let body = r#"{"input":{"prompt":"hello"}}"#;
+    let request = format!(
+        "POST /v1/models/acme/m/predictions HTTP/1.1\r\nHost: a.example\r\n\
+         Content-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let created = over_tls(node.clients, "a.example", &authority, None, &request);
+    let created = created.await.unwrap();
+    let is_https = created.contains(r#""get":"https://a.example/v1/predictions/"#);
+    assert!(is_https, "{created}");
 }
 
 #[tokio::test]

@@ -241,3 +241,22 @@ async fn a_reload_trusts_other_proxies() {
         assert_eq!(taken.json()["needs_restart"], serde_json::json!([]));
     }
 }
+
+#[tokio::test]
+async fn urls_of_jobs_have_the_scheme_of_the_client_as_a_trusted_proxy_tells_it() {
+    let server = SimulatedServer::fast().await;
+    let models = model("acme/m", &[endpoint(server.address, 2)], "");
+    let config = format!("trusted_proxies: [\"127.0.0.2/32\"]\njobs: {{}}\nmodels:\n{models}");
+    let node = Node::start(&config).await;
+    let headers = "x-forwarded-for: 203.0.113.7\r\nx-forwarded-proto: https\r\n";
+    for (own, scheme) in [(PROXY, "https://"), (Ipv4Addr::LOCALHOST, "http://")] {
+        let mut client = TestClient::connect_from(own, node.clients).await;
+        let input = r#"{"input":{"prompt":"hello"}}"#;
+        let path = "/v1/models/acme/m/predictions";
+        client.post(headers, path, input).await;
+        let created = client.response().await;
+        assert_eq!(created.status, 201, "{}", created.text());
+        let url = created.json()["urls"]["get"].clone();
+        assert!(url.as_str().unwrap().starts_with(scheme), "{own}: {url}");
+    }
+}

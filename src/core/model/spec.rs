@@ -420,6 +420,11 @@ impl ModelSpec {
         }
     }
 
+    /// Returns whether this node has servers of the model, or may find or start some.
+    pub fn has_own_servers(&self) -> bool {
+        !self.endpoints.is_empty() || self.process.is_some() || self.discovery.is_some()
+    }
+
     /// The sum of all endpoints' permits.
     pub fn permits(&self) -> u64 {
         self.endpoints

@@ -24,7 +24,7 @@ use crate::jobs::{
     self, CatalogModel, Deployment, IdempotencyKey, Jobs, ShownStatus, StoredJob, StoredRequest,
     SubmitRequest, replicate_object,
 };
-use crate::pipeline::{AuthenticatedRequest, RequestContext, RequestError, RequestHead};
+use crate::pipeline::{AuthenticatedRequest, RequestContext, RequestError};
 use crate::state::trace_parent;
 
 /// Longest idempotency key, bytes.
@@ -52,7 +52,8 @@ fn unprocessable(pointer: &str, message: impl Into<String>) -> Refusal {
 }
 
 impl CreateHead {
-    fn read(head: RequestHead<'_>, jobs: &Jobs) -> Result<CreateHead, Refusal> {
+    fn read(session: &Session, jobs: &Jobs) -> Result<CreateHead, Refusal> {
+        let head = session.request_head();
         let text = |name: &str| head.headers.text_of(name);
         let cancel_after = head.headers.get("cancel-after");
         let cancel_after =
@@ -71,7 +72,7 @@ impl CreateHead {
         };
         let class = text("x-infergate-class");
         Ok(CreateHead {
-            base_url: objects::base_url(head, jobs),
+            base_url: objects::base_url(session, jobs),
             wait_secs: text("prefer").and_then(wait_preference),
             cancel_after,
             key,
@@ -99,7 +100,7 @@ pub(super) async fn create(
         ctx.rate_account = Some(Arc::clone(account));
     }
     account.take_unit(ctx.arrival)?;
-    let head = CreateHead::read(session.request_head(), jobs)?;
+    let head = CreateHead::read(session, jobs)?;
     let shared = &server.shared;
     let (body, mut share) = request_body::read_body(shared, session, ctx, account).await?;
     let key = head.key.clone().map(|key| IdempotencyKey {

@@ -58,7 +58,7 @@ impl DownstreamServer {
             false => {
                 // Reads leave no event, also where they are refused.
                 ctx.discard();
-                let host = objects::base_url(session.request_head(), jobs);
+                let host = objects::base_url(session, jobs);
                 let body = self.read_own_body(session, ctx, &head, &route).await?;
                 let asked = (&*host, &*body);
                 Box::pin(self.answer_own(jobs, &head, asked, route)).await?

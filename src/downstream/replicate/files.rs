@@ -65,7 +65,7 @@ pub(super) async fn answer(
 ) -> Result<(), RequestError> {
     let files = &jobs.files;
     let account = &head.account.spec;
-    let base_url = objects::base_url(session.request_head(), jobs);
+    let base_url = objects::base_url(session, jobs);
     let answer = match route {
         ReplicateRoute::CreateFile => {
             head.account.take_unit(ctx.arrival)?;

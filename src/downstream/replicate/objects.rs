@@ -10,8 +10,8 @@ use infergate_core::job::{CanceledBy, JobId, JobKind};
 use infergate_core::model::AccountSpec;
 
 use super::answer::RouteAnswer;
+use crate::downstream::session::Session;
 use crate::jobs::{JobListing, Jobs, ShownStatus, StoredJob, replicate_object};
-use crate::pipeline::RequestHead;
 
 /// Objects of a list's part.
 const PAGE_OBJECTS: usize = 100;
@@ -21,12 +21,17 @@ const CANCEL_WAIT: Duration = Duration::from_secs(2);
 const NO_HOST: &str = "localhost";
 
 /// Scheme and host of a client's URLs.
-pub(in crate::downstream) fn base_url(head: RequestHead<'_>, jobs: &Jobs) -> String {
+pub(in crate::downstream) fn base_url(session: &Session, jobs: &Jobs) -> String {
     if let Some(url) = &jobs.choices().public_url {
         return url.trim_end_matches('/').to_owned();
     }
+    let head = session.request_head();
     let host = head.headers.text_of("host").unwrap_or(NO_HOST);
-    format!("http://{host}")
+    let scheme = match session.is_secure() {
+        true => "https",
+        false => "http",
+    };
+    format!("{scheme}://{host}")
 }
 
 /// Returns the kind of a collection's jobs.

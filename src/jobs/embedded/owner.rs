@@ -36,6 +36,8 @@ const HOUSEKEEPING: Duration = Duration::from_secs(1);
 const DAMAGED_PAUSE: Millis = Millis::from_secs(60);
 /// Time after a failure in which nothing ends by time: ends that were kept in memory meanwhile go first.
 const ENDS_FIRST: Millis = Millis::from_secs(5);
+/// Time between two looks after which the process has stood still: it rests for [`HOUSEKEEPING`] at most.
+const FROZEN: Millis = Millis::from_secs(3);
 /// Interval of looks for cancels of running jobs once the store is another process's.
 const HEARTBEAT: Duration = Duration::from_millis(250);
 /// Difference between two looks at the wall clock that is a jump, milliseconds: a clock that is slewed moves by less.
@@ -69,6 +71,8 @@ pub(super) struct StoreOwner {
     levels_at: StoreTime,
     /// Moment before which nothing ends by time.
     expire_from: StoreTime,
+    /// Last look at what is due.
+    looked_at: StoreTime,
     /// Lead of the wall clock at the last look, milliseconds.
     wall_ahead_ms: i64,
     /// The first opening of the process: running jobs are those of a dead one.
@@ -90,6 +94,7 @@ impl StoreOwner {
             heartbeat_at: StoreTime::default(),
             taken_back: None,
             wall_ahead_ms: shared.clock.wall_ahead_ms(),
+            looked_at: shared.clock.now(),
             shared,
             waiting,
             open: None,
@@ -333,6 +338,11 @@ impl StoreOwner {
     /// Applies calls and duties, commits, and answers.
     fn write(&mut self, commands: Vec<StoreCommand>) {
         let now = self.shared.clock.now();
+        if now.since(self.looked_at) > FROZEN {
+            // The process stood still, and its runs with it: what they come to is theirs to say.
+            self.expire_from = self.expire_from.max(now + ENDS_FIRST);
+        }
+        self.looked_at = now;
         if self.successor.is_some() {
             return self.forward(commands);
         }

@@ -22,18 +22,13 @@ const EVENT_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl RequestContext {
     /// Ends the request and returns its event, with what its account owes once that is written, for a caller that owns
-    /// it. None of other origins, and none where another node answered.
+    /// it. None of other origins.
     pub fn take_event(&mut self) -> Option<(InferenceEvent, Option<OwedCharge>)> {
         if self.can.event_owner != EventOwner::Caller {
             return None;
         }
         let event = self.end()?;
         let mut owed = self.billing.take_owed();
-        if self.is_event_elsewhere() {
-            // The node that answered a forwarded job has written it.
-            owed.into_iter().for_each(OwedCharge::settle);
-            return None;
-        }
         owed.iter_mut().for_each(OwedCharge::announce);
         Some((event, owed))
     }

@@ -518,3 +518,47 @@ async fn a_full_server_is_asked_again_after_a_pause_where_no_other_node_has_room
     assert!(event["queuing_time_ms"].as_u64() >= Some(1500), "{event}");
     assert_eq!(event["path"], json!(["fra/gpu"]));
 }
+
+#[tokio::test]
+async fn a_job_is_worked_on_at_the_node_that_has_stored_it_or_refused_there() {
+    let (refusing, server) = (SimulatedServer::fast().await, SimulatedServer::fast().await);
+    refusing.fault(r#"{"fault":"status=503"}"#).await;
+    let serving = |server: &SimulatedServer| {
+        let spec = model("m", &[endpoint(server.address, 2)], "");
+        format!("jobs: {{}}\nmodels:\n{}", spec.replace("id: m", "id: a/m"))
+    };
+    let none = format!(
+        "jobs: {{}}\n{}",
+        SERVING_NOTHING.replace("id: m", "id: a/m")
+    );
+    let fleet = Cluster::start(&[
+        member("edge", "fra", &none),
+        member("full", "fra", &serving(&refusing)),
+        member("gpu0", "ams", &serving(&server)),
+    ])
+    .await;
+    let (edge, full) = (&fleet.nodes[0], &fleet.nodes[1]);
+    wait_until_serving_known(edge, "gpu0").await;
+    wait_until_serving_known(full, "gpu0").await;
+    let (path, input) = (
+        "/v1/models/a/m/predictions",
+        r#"{"input":{"prompt":"hello"}}"#,
+    );
+    let refused = edge.post(path, input).await;
+    assert_eq!(refused.status, 422, "{}", refused.text());
+    assert!(refused.text().contains("this node has no server"));
+    let created = full.post(path, input).await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    eventually("its own server was asked", async || {
+        (refusing.count("faulted").await > 0).then_some(())
+    })
+    .await;
+    refusing.fault(r#"{"fault":null}"#).await;
+    let event = full.events(1).await.remove(0);
+    let id = created.json()["id"].clone();
+    assert_eq!(
+        (&event["job_id"], &event["outcome"]),
+        (&id, &json!("completed"))
+    );
+    assert_eq!(server.count("served").await, 0);
+}
