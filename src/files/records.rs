@@ -158,7 +158,10 @@ impl RecordFolder {
         }
         let known: hashbrown::HashSet<FileId> = records.iter().map(|record| record.id).collect();
         let marks = folder.remove_left(names, |id| known.contains(&id))?;
-        folder.life.lock_shared()?;
+        if let Err(error) = folder.life.lock_shared() {
+            // Nobody can be alone in such a folder either: leavings go by their age.
+            tracing::warn!(%error, "the folder of the files cannot be locked");
+        }
         Ok(FoundRecords {
             folder,
             records,
