@@ -1,6 +1,6 @@
 //! Index of the files in memory: by id, by account, by the moment of their end, with the bytes of each account.
 //!
-//! Not the files: it is made from their records at the start.
+//! Not the files: it is made from their records at the start, and from those that another process writes later.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -90,8 +90,11 @@ impl FileIndex {
         }
     }
 
-    /// Adds a file, whose bytes are counted too.
+    /// Adds a file, whose bytes are counted too. A file that is there stays as it is.
     pub fn add(&mut self, record: Arc<FileRecord>) {
+        if self.by_id.contains_key(&record.id) {
+            return;
+        }
         let files = self.accounts.entry(record.account.clone()).or_default();
         files.bytes += counted(record.size);
         files.files.insert((record.created_ms, record.id));
@@ -112,10 +115,14 @@ impl FileIndex {
         Some(record)
     }
 
+    /// Returns a file, which may have ended.
+    pub fn get(&self, id: FileId) -> Option<Arc<FileRecord>> {
+        self.by_id.get(&id).map(Arc::clone)
+    }
+
     /// Returns a file that has not ended at `now_ms`.
     pub fn find(&self, id: FileId, now_ms: u64) -> Option<Arc<FileRecord>> {
-        let found = self.by_id.get(&id)?;
-        (found.expires_ms > now_ms).then(|| Arc::clone(found))
+        self.get(id).filter(|found| found.expires_ms > now_ms)
     }
 
     /// Returns files of an account that have not ended, newest first, behind the place `after`.

@@ -1,6 +1,7 @@
 //! Files as their callers see them: kept, found, read, removed, and gone at their end.
 //!
-//! Not an API: objects are the callers'. A process has a single instance.
+//! Not an API: objects are the callers'. A process has a single instance. While it takes over from another process, that
+//! one's new files are found on the disk, one look at a time.
 
 use std::io;
 use std::ops::Range;
@@ -12,7 +13,7 @@ use arc_swap::ArcSwap;
 use bytes::BytesMut;
 use infergate_core::{AccountId, Refusal};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::config::FilesConfig;
 use super::file_id::FileId;
@@ -31,6 +32,8 @@ use crate::telemetry::Clock;
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Files that are removed at once.
 const SWEEP_FILES: usize = 64;
+/// Pause between two looks for what other processes have kept or left: a file is found by its id without one.
+const LOOK_EVERY: Duration = Duration::from_secs(900);
 
 /// Files of a process.
 pub struct Files {
@@ -38,6 +41,9 @@ pub struct Files {
     records: RecordFolder,
     /// Held for one look-up or one change.
     index: Mutex<FileIndex>,
+    /// Held while a record that the index does not have is looked for. Reads of the disk come one at a time by it, and a
+    /// file that is removed meanwhile does not come back.
+    lookup: Semaphore,
     config: ArcSwap<FilesConfig>,
     key: DownloadKey,
     clock: Clock,
@@ -102,6 +108,7 @@ impl Files {
             blobs,
             records: found.folder,
             index: Mutex::new(index),
+            lookup: Semaphore::new(1),
             config: ArcSwap::from_pointee(config),
             key: DownloadKey::open(state_dir)?,
             clock,
@@ -165,13 +172,36 @@ impl Files {
     }
 
     /// Returns a file of an account.
-    pub fn find(&self, account: &AccountId, id: FileId) -> Option<Arc<FileRecord>> {
-        let found = self.index.lock().find(id, self.now_ms())?;
-        (found.account == *account).then_some(found)
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn find(
+        &self,
+        account: &AccountId,
+        id: FileId,
+    ) -> Result<Option<Arc<FileRecord>>, Refusal> {
+        let found = self.find_any(id).await?;
+        Ok(found.filter(|found| found.account == *account))
     }
 
     /// Returns the file that the query of a signed download names. A wrong, foreign or late one names none.
-    pub fn find_signed(&self, id: FileId, query: &str) -> Option<Arc<FileRecord>> {
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn find_signed(
+        &self,
+        id: FileId,
+        query: &str,
+    ) -> Result<Option<Arc<FileRecord>>, Refusal> {
+        // Before the disk is looked at: strangers have no signature.
+        let Some(owner) = self.signed_owner(id, query) else {
+            return Ok(None);
+        };
+        let found = self.find_any(id).await?;
+        Ok(found.filter(|found| owner_of(&found.account) == owner))
+    }
+
+    fn signed_owner<'a>(&self, id: FileId, query: &'a str) -> Option<&'a str> {
         let value = |name: &str| {
             let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
             let mut own = pairs.filter(|pair| pair.0 == name);
@@ -179,12 +209,36 @@ impl Files {
         };
         let (owner, expiry) = (value("owner")?, value("expiry")?.parse::<u64>().ok()?);
         let is_signed = self.key.is_signed(id, owner, expiry, value("signature")?);
+        (is_signed && expiry.saturating_mul(1000) > self.now_ms()).then_some(owner)
+    }
+
+    /// Returns a file that has not ended, also one that another process has kept since this one began.
+    async fn find_any(&self, id: FileId) -> Result<Option<Arc<FileRecord>>, Refusal> {
+        let known = self.index.lock().get(id);
+        let found = match known {
+            Some(known) => Some(known),
+            None => self.load(id).await.map_err(|error| {
+                tracing::warn!(%id, %error, "the record of a file cannot be read");
+                Refusal::JobsUnavailable
+            })?,
+        };
         let now = self.now_ms();
-        if !is_signed || expiry.saturating_mul(1000) <= now {
-            return None;
+        Ok(found.filter(|found| found.expires_ms > now))
+    }
+
+    /// Reads a record that the index does not have, and adds it.
+    async fn load(&self, id: FileId) -> io::Result<Option<Arc<FileRecord>>> {
+        let _lookup = self.lookup.acquire().await.map_err(io::Error::other)?;
+        // The one before may have looked for the same file.
+        if let Some(known) = self.index.lock().get(id) {
+            return Ok(Some(known));
         }
-        let found = self.index.lock().find(id, now)?;
-        (owner_of(&found.account) == owner).then_some(found)
+        let Some(record) = self.records.read(id).await?.map(Arc::new) else {
+            return Ok(None);
+        };
+        self.index.lock().add(Arc::clone(&record));
+        self.added.notify_one();
+        Ok(Some(record))
     }
 
     /// Returns the URL by which anyone may download a file until its end.
@@ -247,9 +301,32 @@ impl Files {
         self.blobs.delete(id).await
     }
 
-    /// Removes files at their end, and what the store has left, until its future is dropped.
+    /// Removes files at their end, and what was left by others or by the store, until its future is dropped.
     pub async fn sweep(self: Arc<Self>) {
-        tokio::join!(self.sweep_files(), self.blobs.clean());
+        tokio::join!(self.sweep_files(), self.look_around(), self.blobs.clean());
+    }
+
+    /// Adds what other processes have kept, and removes what they have left, time and again.
+    async fn look_around(self: &Arc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if let Err(error) = self.look_around_once().await {
+                tracing::warn!(%error, "the folder of the files cannot be looked through");
+            }
+        }
+    }
+
+    async fn look_around_once(self: &Arc<Self>) -> io::Result<()> {
+        let files = Arc::clone(self);
+        let is_known = move |id| files.index.lock().get(id).is_some();
+        let (others, marks) = self.records.look(is_known).await?;
+        for id in others {
+            self.load(id).await?;
+        }
+        for mark in marks {
+            self.blobs.leave(mark.id, mark.text);
+        }
+        Ok(())
     }
 
     /// Removes files at their end, at most each minute and only where one can have ended.
@@ -307,6 +384,10 @@ mod tests {
         upload.finish(facts).await.unwrap()
     }
 
+    async fn signed(files: &Files, id: FileId, query: &str) -> bool {
+        files.find_signed(id, query).await.unwrap().is_some()
+    }
+
     #[tokio::test]
     async fn a_file_outlasts_its_process_and_goes_at_its_end() {
         let dir = tempfile::tempdir().unwrap();
@@ -321,23 +402,107 @@ mod tests {
         assert_eq!(&files.read_whole(&file).await.unwrap()[..], b"abc");
         let url = files.download_url("https://h", &file);
         let query = url.split_once('?').unwrap().1;
-        assert!(files.find_signed(file.id, query).is_some());
-        assert!(
-            files
-                .find_signed(file.id, &query.replace("expiry=", "expiry=1"))
-                .is_none()
-        );
-        assert!(files.find_signed(FileId::random(), query).is_none());
-        assert!(files.find(&AccountId::from("b"), file.id).is_none());
+        assert!(signed(&files, file.id, query).await);
+        let other = query.replace("expiry=", "expiry=1");
+        assert!(!signed(&files, file.id, &other).await);
+        assert!(!signed(&files, FileId::random(), query).await);
+        let found = files.find(&AccountId::from("b"), file.id).await.unwrap();
+        assert!(found.is_none());
         let over = kept(&files, 0).await;
-        assert!(files.find(&over.account, over.id).is_none());
+        let found = files.find(&over.account, over.id).await.unwrap();
+        assert!(found.is_none());
         let late = files.download_url("https://h", &over);
         let query = late.split_once('?').unwrap().1;
-        assert!(files.find_signed(over.id, query).is_none());
+        assert!(!signed(&files, over.id, query).await);
         assert!(files.sweep_once().await);
         assert!(!files.sweep_once().await);
         files.remove(file.id).await.unwrap();
         let left = std::fs::read_dir(dir.path().join("files")).unwrap();
         assert_eq!(left.count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_successor_finds_what_its_predecessor_keeps_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let open =
+            || Files::open_local(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
+        let (former, next) = (open(), open());
+        let file = kept(&former, 3600).await;
+        let found = next.find(&file.account, file.id).await.unwrap().unwrap();
+        assert_eq!(&next.read_whole(&found).await.unwrap()[..], b"abc");
+        assert_eq!(next.level().1, 3);
+        let query = former.download_url("https://h", &file);
+        let query = query.split_once('?').unwrap().1;
+        let other = kept(&former, 3600).await;
+        assert!(!signed(&next, other.id, query).await);
+        assert!(signed(&next, file.id, query).await);
+        // Those that nobody has asked for are in lists and are swept all the same.
+        next.look_around_once().await.unwrap();
+        assert_eq!(next.list(&file.account, None, 9).len(), 2);
+        assert_eq!(next.level().1, 6);
+        next.remove(file.id).await.unwrap();
+        assert!(next.find(&file.account, file.id).await.unwrap().is_none());
+    }
+
+    /// Names of the folder's files with an end.
+    fn ends_with(dir: &Path, end: &str) -> usize {
+        let entries = std::fs::read_dir(dir.join("files")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name());
+        names
+            .filter(|name| name.to_str().unwrap().ends_with(end))
+            .count()
+    }
+
+    #[tokio::test]
+    async fn what_a_living_predecessor_writes_stays_and_what_is_old_or_of_nobody_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let open =
+            || Files::open_local(FilesConfig::default(), dir.path(), Clock::start()).unwrap();
+        let former = open();
+        let upload = Upload::begin(&former, &AccountId::from("a")).await.unwrap();
+        let write = |name: String, age_secs: u64| {
+            let path = dir.path().join("files").join(name);
+            let file = std::fs::File::create(path).unwrap();
+            let at = std::time::SystemTime::now() - Duration::from_secs(age_secs);
+            file.set_modified(at).unwrap();
+        };
+        for age_secs in [60, 90_000] {
+            write(format!("{}.blob", FileId::random()), age_secs);
+            write(format!("{}.put", FileId::random()), age_secs);
+            write(format!("{}.blob.part", FileId::random()), age_secs);
+        }
+        let next = open();
+        let count = |end| ends_with(dir.path(), end);
+        // Marks are the store's, which removes them after their blobs.
+        assert_eq!((count(".blob"), count(".part"), count(".put")), (1, 2, 2));
+        write(format!("{}.blob.part", FileId::random()), 90_000);
+        next.look_around_once().await.unwrap();
+        assert_eq!((count(".blob"), count(".part")), (1, 2));
+        let facts = NewFile {
+            name: String::new(),
+            content_type: String::new(),
+            metadata: serde_json::Map::new(),
+            origin: FileOrigin::Upload,
+            expires_secs: 60,
+        };
+        let file = upload.finish(facts).await.unwrap();
+        assert!(next.find(&file.account, file.id).await.unwrap().is_some());
+        drop((former, next));
+        // Nobody lives who could go on with the rest.
+        let alone = open();
+        assert_eq!((count(".blob"), count(".part")), (1, 0));
+        assert!(alone.find(&file.account, file.id).await.unwrap().is_some());
+    }
+
+    #[test]
+    fn marks_of_a_living_predecessor_are_not_the_successors_to_clean() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || RecordFolder::open(dir.path().to_owned()).unwrap();
+        let former = open();
+        let path = dir.path().join(format!("{}.put", FileId::random()));
+        std::fs::write(path, "parts").unwrap();
+        assert!(open().marks.is_empty());
+        drop(former);
+        assert_eq!(open().marks.len(), 1);
     }
 }

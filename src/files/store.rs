@@ -22,6 +22,9 @@ pub trait BlobStore: Send + Sync {
     /// Deletes a blob; one that is not there is deleted already.
     async fn delete(&self, id: FileId) -> io::Result<()>;
 
+    /// Leaves a blob to be removed whose process has ended, with the text of its mark. A store without marks has none.
+    fn leave(&self, _id: FileId, _mark: String) {}
+
     /// Removes what dropped writers and failed deletes have left, until its future is dropped.
     async fn clean(&self) {
         std::future::pending().await

@@ -157,7 +157,7 @@ impl<'a> JobFiles<'a> {
                 *text = file_url(self.base_url, record.id);
                 is_changed = true;
             } else if let Some(id) = file_in_url(text) {
-                self.form(id, (text, &mut length), pointer)?;
+                self.form(id, (text, &mut length), pointer).await?;
             }
         }
         Ok(is_changed.then(|| raw(&input)).flatten())
@@ -165,14 +165,14 @@ impl<'a> JobFiles<'a> {
 
     /// Returns a file that an input names, with its form at a run; none where it is another gateway's. `length` is
     /// that of the input with the files so far, bytes.
-    fn form(
+    async fn form(
         self,
         id: FileId,
         (url, length): (&str, &mut u64),
         pointer: String,
     ) -> Result<Option<(Arc<FileRecord>, FileForm<'a>)>, Refusal> {
         let rejected = |message: &str| rejected(&pointer, message);
-        let Some(record) = self.files.find(self.account, id) else {
+        let Some(record) = self.files.find(self.account, id).await? else {
             return match url.starts_with(self.base_url) {
                 true => Err(rejected(FILE_GONE)),
                 false => Ok(None),
@@ -219,7 +219,8 @@ impl<'a> JobFiles<'a> {
                 continue;
             };
             let place = pointer.clone();
-            let Some((record, form)) = self.form(id, (text, &mut length), pointer)? else {
+            let form = self.form(id, (text, &mut length), pointer).await?;
+            let Some((record, form)) = form else {
                 continue;
             };
             is_changed = true;
@@ -496,6 +497,8 @@ mod tests {
         let (path, query) = url.split_once('?').unwrap();
         let found = files
             .find_signed(file_in_url(path).unwrap(), query)
+            .await
+            .unwrap()
             .unwrap();
         assert_eq!(&files.read_whole(&found).await.unwrap()[..], b"abc");
         let text = raw_of(r#"["data:image/png;base64,YWJj"]"#.to_owned());

@@ -69,7 +69,8 @@ impl JobFiles<'_> {
             return Ok(());
         };
         let gone = || rejected("/input", INPUT_GONE);
-        let record = self.files.find(self.account, file.id).ok_or_else(gone)?;
+        let record = self.files.find(self.account, file.id).await?;
+        let record = record.ok_or_else(gone)?;
         if record.size > bytes_max {
             let max_mib = bytes_max >> 20;
             let text = format!("is longer than {max_mib} MiB, as a request may be here");

@@ -50,6 +50,7 @@ pub use config::{JobChoices, JobsConfig, ReplicateConfig};
 pub use deployments::Deployment;
 pub use embedded::{EmbeddedSettings, EmbeddedStore};
 pub use events::EventPlace;
+pub use former_submit::{RepeatedCreate, RepeatedSubmit};
 pub use live::{EventPlaceId, LiveEvent};
 pub use object::{ShownStatus, replicate_object};
 pub use operator::RequeueError;

@@ -290,6 +290,49 @@ async fn a_create_that_is_repeated_after_its_record_is_gone_starts_no_job() {
 }
 
 #[tokio::test]
+async fn a_create_is_repeated_after_its_record_and_its_model_are_gone() {
+    let server = SimulatedServer::fast().await;
+    let node = Node::start(&with_jobs(server.address, 2, "keep_secs: 1", "")).await;
+    let headers = "idempotency-key: k-1\r\nprefer: wait=30\r\n";
+    let first = create(&node, headers, INPUT).await;
+    assert_eq!(first["status"], "succeeded", "{first}");
+    let other = model("acme/other", &[endpoint(server.address, 2)], "");
+    let without = format!("jobs: {{ keep_secs: 1 }}\nmodels:\n{other}");
+    assert_eq!(node.reload(&without).await.status, 200);
+    eventually("its record is gone", async || {
+        let shown = show(&node, "", id_of(&first)).await;
+        (shown.status == 404).then_some(())
+    })
+    .await;
+    let again = create(&node, "idempotency-key: k-1\r\n", INPUT).await;
+    for member in [
+        "id",
+        "model",
+        "status",
+        "created_at",
+        "started_at",
+        "completed_at",
+    ] {
+        assert_eq!(again[member], first[member], "{again}");
+    }
+    assert_eq!(again["data_removed"], true);
+    // Another request with the key is none, and one without it needs a model.
+    for (headers, body, status) in [
+        (
+            "idempotency-key: k-1\r\n",
+            r#"{"input":{"prompt":"x"}}"#,
+            422,
+        ),
+        ("idempotency-key: k-2\r\n", INPUT, 404),
+    ] {
+        assert_eq!(
+            node.post_as(headers, PREDICTIONS, body).await.status,
+            status
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_model_without_a_free_permit_leaves_the_places_of_runs_to_others() {
     let (busy, idle) = (ScriptedServer::held().await, SimulatedServer::fast().await);
     let models = ["a", "b"].map(|name| {

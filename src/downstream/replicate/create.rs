@@ -21,8 +21,8 @@ use crate::downstream::request_body;
 use crate::downstream::server::DownstreamServer;
 use crate::downstream::session::Session;
 use crate::jobs::{
-    self, CatalogModel, Deployment, IdempotencyKey, Jobs, ShownStatus, StoredJob, StoredRequest,
-    SubmitRequest, replicate_object,
+    self, CatalogModel, Deployment, IdempotencyKey, Jobs, RepeatedCreate, RepeatedSubmit,
+    ShownStatus, StoredJob, StoredRequest, SubmitRequest, replicate_object,
 };
 use crate::pipeline::{AuthenticatedRequest, RequestContext, RequestError};
 use crate::state::trace_parent;
@@ -108,8 +108,15 @@ pub(super) async fn create(
         digest: digest(&head.target, &body),
     });
     if let Some(key) = &key
-        && let Some(job) = jobs.repeated(&account.spec.id, key).await?
+        && let Some(repeated) = jobs.repeated(&account.spec.id, key).await?
     {
+        let job = match repeated {
+            RepeatedSubmit::Kept(job) => *job,
+            RepeatedSubmit::Removed(id, removed) => {
+                let create = repeated_create(server, jobs, request, (&head, &body), &route)?;
+                create.removed(id, &removed)
+            }
+        };
         return answer(jobs, session, head.wait_secs, job).await;
     }
     let read = read_create(&body)?;
@@ -208,10 +215,7 @@ fn prepare(
     route: ReplicateRoute,
 ) -> Result<PreparedJob, Refusal> {
     let account = &request.account.spec;
-    let kind = match route {
-        ReplicateRoute::CreateTraining(..) => JobKind::Training,
-        _ => JobKind::Prediction,
-    };
+    let kind = kind_of(&route);
     let of_deployment = FoundDeployment::of_create(&server.shared, jobs, account, &route)?;
     let ((model, version), deployment) = match of_deployment {
         Some((found, version)) => ((found.model, version), Some(found.deployment)),
@@ -234,24 +238,16 @@ fn prepare(
     if let Some(url) = &read.webhook {
         jobs.check_webhook(url)?;
     }
-    let events = read.webhook_events;
-    let stored = StoredRequest {
-        v: StoredRequest::VERSION,
-        input_file: None,
-        input: read.input,
-        shown_model: model.shown_name(),
+    let names = ShownNames {
+        model: model.shown_name(),
         version,
-        base_url: head.base_url.as_str().into(),
-        api: "replicate".into(),
-        webhook: read.webhook.map(Arc::from),
-        webhook_events: events.map(|events| events.into_iter().map(Arc::from).collect()),
         deployment: deployment.as_ref().map(|it| Arc::clone(&it.spec.id)),
+    };
+    let stored = StoredRequest {
         stream_token: (kind == JobKind::Prediction && has_text_output(spec.task))
             .then(stream_token)
             .transpose()?,
-        destination: read.destination.map(Arc::from),
-        traceparent: head.traceparent.clone(),
-        retry_of: None,
+        ..stored_request(head, read, names)
     };
     let submit = PreparedSubmit {
         kind,
@@ -262,6 +258,100 @@ fn prepare(
         key,
     };
     Ok((model, deployment, submit))
+}
+
+fn kind_of(route: &ReplicateRoute) -> JobKind {
+    match route {
+        ReplicateRoute::CreateTraining(..) => JobKind::Training,
+        _ => JobKind::Prediction,
+    }
+}
+
+/// Names that an object shows.
+struct ShownNames {
+    model: Arc<str>,
+    version: Arc<str>,
+    deployment: Option<Arc<str>>,
+}
+
+fn stored_request(head: &CreateHead, read: CreateRequest, names: ShownNames) -> StoredRequest {
+    let events = read.webhook_events;
+    StoredRequest {
+        v: StoredRequest::VERSION,
+        input_file: None,
+        input: read.input,
+        shown_model: names.model,
+        version: names.version,
+        base_url: head.base_url.as_str().into(),
+        api: "replicate".into(),
+        webhook: read.webhook.map(Arc::from),
+        webhook_events: events.map(|events| events.into_iter().map(Arc::from).collect()),
+        deployment: names.deployment,
+        stream_token: None,
+        destination: read.destination.map(Arc::from),
+        traceparent: head.traceparent.clone(),
+        retry_of: None,
+    }
+}
+
+/// Makes what the answer to a repeat shows of a create whose record is gone.
+fn repeated_create<'a>(
+    server: &DownstreamServer,
+    jobs: &Jobs,
+    request: &'a AuthenticatedRequest,
+    (head, body): (&CreateHead, &[u8]),
+    route: &ReplicateRoute,
+) -> Result<RepeatedCreate<'a>, Refusal> {
+    let read = read_create(body)?;
+    let names = former_names(server, jobs, &read, route);
+    Ok(RepeatedCreate {
+        account: &request.account.spec.id,
+        kind: kind_of(route),
+        cancel_after: head.cancel_after,
+        timeout: request.requested_timeout,
+        request: stored_request(head, read, names),
+    })
+}
+
+/// Names of a job whose record is gone: the catalogue's, whoever may use the model now. The create's own stand in
+/// where the model has gone too.
+fn former_names(
+    server: &DownstreamServer,
+    jobs: &Jobs,
+    read: &CreateRequest,
+    route: &ReplicateRoute,
+) -> ShownNames {
+    let shared = &server.shared;
+    let written = match route {
+        ReplicateRoute::CreateOfModel(path) => path.full(),
+        ReplicateRoute::CreateTraining(path, version) => format!("{}:{version}", path.full()),
+        ReplicateRoute::CreateOfDeployment(_) => String::new(),
+        _ => read.version.as_deref().unwrap_or_default().to_owned(),
+    };
+    let written = VersionName::read(&written);
+    let (found, deployment) = match route {
+        ReplicateRoute::CreateOfDeployment(path) => {
+            let deployment = jobs.catalog.deployments.of_name(&path.full());
+            let found = deployment.and_then(|it| {
+                let model = jobs.catalog.of_deployment(shared, &it)?;
+                let version = model.version_of(&it.spec)?;
+                Some((model, version))
+            });
+            (found, Some(path.full().into()))
+        }
+        _ => (jobs.catalog.find(shared, written), None),
+    };
+    let (model, version) = match (found, written) {
+        (Some((model, version)), _) => (model.shown_name(), version),
+        (None, VersionName::Id(version)) => ("".into(), version.into()),
+        (None, VersionName::Model(model)) => (model.into(), "".into()),
+        (None, VersionName::OfModel(model, version)) => (model.into(), version.into()),
+    };
+    ShownNames {
+        model,
+        version,
+        deployment,
+    }
 }
 
 fn find_model(

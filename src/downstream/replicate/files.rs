@@ -77,11 +77,11 @@ pub(super) async fn answer(
         }
         ReplicateRoute::ListFiles(query) => list(files, account, &query, &base_url)?,
         ReplicateRoute::GetFile(id) => {
-            let record = find(files, &account.id, &id)?;
+            let record = find(files, &account.id, &id).await?;
             RouteAnswer::ok(object(files, &record, &base_url))
         }
         ReplicateRoute::DeleteFile(id) => {
-            let record = find(files, &account.id, &id)?;
+            let record = find(files, &account.id, &id).await?;
             files.remove(record.id).await.map_err(|error| {
                 tracing::warn!(%error, "a file cannot be deleted");
                 Refusal::JobsUnavailable
@@ -100,9 +100,9 @@ pub(super) async fn answer(
     dispatch::send(session, ctx, answer).await
 }
 
-fn find(files: &Files, account: &AccountId, id: &str) -> Result<Arc<FileRecord>, Refusal> {
+async fn find(files: &Files, account: &AccountId, id: &str) -> Result<Arc<FileRecord>, Refusal> {
     let id: FileId = id.parse().map_err(|_| unknown())?;
-    files.find(account, id).ok_or_else(unknown)
+    files.find(account, id).await?.ok_or_else(unknown)
 }
 
 /// Writes the object of a file.
@@ -288,7 +288,8 @@ pub(in crate::downstream) async fn download_signed(
     (id, query): (&str, &str),
 ) -> Result<(), RequestError> {
     let id = id.parse().map_err(|_| unknown())?;
-    let record = files.find_signed(id, query).ok_or_else(unknown)?;
+    let record = files.find_signed(id, query).await?;
+    let record = record.ok_or_else(unknown)?;
     download(files, session, ctx, &record).await
 }
 

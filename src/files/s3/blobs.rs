@@ -115,6 +115,10 @@ impl BlobStore for S3Blobs {
         Ok(())
     }
 
+    fn leave(&self, id: FileId, mark: String) {
+        self.bucket.leave(id, Some(mark));
+    }
+
     async fn clean(&self) {
         loop {
             self.bucket.added().await;

@@ -58,10 +58,12 @@ impl Bucket {
 
     /// Leaves a blob to be removed; `upload` is the id of its parts, if it has any.
     pub(super) fn leave(&self, id: FileId, upload: Option<String>) {
+        let text = upload.unwrap_or_default();
+        let mark = BlobMark { id, text };
         let mut left = self.left.lock();
-        if left.len() < LEFT_MAX {
-            let text = upload.unwrap_or_default();
-            left.push(BlobMark { id, text });
+        // One that waits for a long time is found again by its mark.
+        if left.len() < LEFT_MAX && !left.contains(&mark) {
+            left.push(mark);
             self.added.notify_one();
         }
     }

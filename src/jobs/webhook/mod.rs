@@ -13,6 +13,8 @@ mod client;
 mod delivery_queue;
 mod exchange;
 mod guard;
+#[cfg(test)]
+mod look_tests;
 mod notices;
 mod sender;
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! next start. Bodies are made for each attempt. Bounded by the [`ReceiverLimits`] of the order that it shares with the
 //! notices of runs.
 
+use std::mem;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -145,8 +147,27 @@ impl WebhookSender {
         due.map_or(look, |due| due.min(look))
     }
 
-    /// Takes what is new in the outbox.
+    /// Takes what is new in the outbox. Deliveries under way go on meanwhile: a long list costs none its time. Ends
+    /// of deliveries are noted afterwards, as an answer from before their end may still name them.
     async fn look(&mut self) {
+        let mut in_flight = mem::take(&mut self.in_flight);
+        let mut ends = Vec::new();
+        {
+            let mut taken = pin!(self.take_new());
+            loop {
+                tokio::select! {
+                    () = &mut taken => break,
+                    Some(end) = in_flight.next() => ends.push(end),
+                }
+            }
+        }
+        self.in_flight = in_flight;
+        for end in ends {
+            self.finish(end);
+        }
+    }
+
+    async fn take_new(&mut self) {
         self.looked_at = Instant::now();
         let mut displaced = self.apply_bound();
         self.must_list |= self.revived.swap(false, Ordering::AcqRel);

@@ -67,20 +67,20 @@ fn request(url: &str) -> StoredRequest {
 }
 
 /// A sender with its store; the time of the sender and the wall clock are moved by hand.
-struct Bench {
-    store: Arc<EmbeddedStore>,
-    signals: Arc<JobSignals>,
-    client: Arc<WebhookClient>,
+pub(super) struct Bench {
+    pub(super) store: Arc<EmbeddedStore>,
+    pub(super) signals: Arc<JobSignals>,
+    pub(super) client: Arc<WebhookClient>,
     clock: StoreClock,
     ahead_ms: Arc<AtomicU64>,
     wall_secs: Arc<AtomicU64>,
-    metrics: Arc<JobMetrics>,
+    pub(super) metrics: Arc<JobMetrics>,
     revived: Arc<AtomicBool>,
     _folder: TempDir,
 }
 
 impl Bench {
-    fn new(choices: JobChoices) -> Bench {
+    pub(super) fn new(choices: JobChoices) -> Bench {
         let folder = tempfile::tempdir().unwrap();
         let clock = Clock::start();
         let store_clock = StoreClock::start(clock);
@@ -209,7 +209,7 @@ impl Bench {
     }
 
     /// Stores a job that has ended already.
-    async fn end_job(&self, n: u128, url: &str) {
+    pub(super) async fn end_job(&self, n: u128, url: &str) {
         let job = NewStoredJob {
             job: NewJob {
                 definition: definition(n, self.clock.now()),
@@ -229,7 +229,7 @@ impl Bench {
     }
 
     /// Reads entries until `is_there` of them.
-    async fn entries(
+    pub(super) async fn entries(
         &self,
         is_dead: bool,
         is_there: impl Fn(&[PendingWebhook]) -> bool,
@@ -243,13 +243,13 @@ impl Bench {
     }
 }
 
-async fn listener() -> (TcpListener, u16) {
+pub(super) async fn listener() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     (listener, port)
 }
 
-async fn accept(listener: &TcpListener) -> (TcpStream, Received) {
+pub(super) async fn accept(listener: &TcpListener) -> (TcpStream, Received) {
     let (mut tcp, _) = listener.accept().await.unwrap();
     let received = read_request(&mut tcp).await;
     (tcp, received)
