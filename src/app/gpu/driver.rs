@@ -49,7 +49,8 @@ use super::standing_orders::StandingOrdersFile;
 use super::view::GpuBoard;
 use crate::app::reload::ConfigStatus;
 use crate::gpu::process::{
-    InstanceRecord, OrphanDecision, PortPool, delegated_group, log_directory, run_directory,
+    InstanceId, InstanceRecord, OrphanDecision, PortPool, delegated_group, log_directory,
+    run_directory,
 };
 use crate::gpu::{CgroupChoice, GpuConfig, HostLedger, HostMonitor, HostReading, MeasuredStore};
 use crate::state::Shared;
@@ -292,7 +293,9 @@ impl Driver {
         let directory = run_directory(&self.parts.state_dir);
         let metrics = Arc::clone(self.parts.shared.metrics.gpu());
         let decision = (OrphanDecision::Adopt, has_predecessor);
-        let swept = spawn_blocking(move || sweep_orphans(&directory, decision, &metrics));
+        let swept = spawn_blocking(move || {
+            sweep_orphans((&directory, &BTreeSet::new()), decision, &metrics)
+        });
         swept.await.unwrap_or_default()
     }
 
@@ -303,12 +306,21 @@ impl Driver {
         self.forget_gone();
         let started = self.slots.values().filter_map(|run| run.started.as_ref());
         let present = started.map(|it| it.instance.clone()).collect();
+        let own = self.own_instances();
         let metrics = Arc::clone(self.parts.shared.metrics.gpu());
         self.tasks.spawn_blocking(move || {
             let decision = (OrphanDecision::Stop, false);
-            sweep_orphans(&directory, decision, &metrics);
+            sweep_orphans((&directory, &own), decision, &metrics);
             remove_old_logs(&logs, &present);
         });
+    }
+
+    /// Instances whose processes the slots have, are starting or are ending: their tasks see to their ends.
+    fn own_instances(&self) -> BTreeSet<InstanceId> {
+        let slots = self.pool.slot_states();
+        let slots = slots.filter(|(_, state, _)| state.has_process());
+        let lives = slots.filter_map(|(slot, ..)| self.slots.get(&slot)?.instance.as_ref());
+        lives.filter_map(|life| life.id.clone()).collect()
     }
 
     fn take(&mut self, message: Message) {
