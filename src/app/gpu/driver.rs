@@ -15,6 +15,7 @@ mod looks;
 mod memory;
 mod models;
 mod orders;
+mod port_retry;
 mod recording;
 mod records;
 mod sleeps;
@@ -44,7 +45,7 @@ use super::orphans::{remove_old_logs, sweep_orphans};
 use super::outlets::{Post, ReportOutlets, SetupLine, post_reports};
 use super::recorder::HostRecorder;
 use super::settings::{EstimateFacts, EstimatedHost};
-use super::slot_run::SlotRun;
+use super::slot_run::{PortRetry, SlotRun};
 use super::standing_orders::StandingOrdersFile;
 use super::view::GpuBoard;
 use crate::app::reload::ConfigStatus;
@@ -70,6 +71,13 @@ enum Message {
         life: u64,
         result: Result<LeaseGroup, LeaseRefusal>,
     },
+    /// The ledger's answer about the leases of a load that begins anew at another port.
+    LeasedAgain {
+        retry: Box<PortRetry>,
+        result: Result<LeaseGroup, LeaseRefusal>,
+    },
+    /// Leases of such a load are to be sought again.
+    LeaseAgain(Box<PortRetry>),
     Configured(Box<EstimatedHost>),
     SetUp(Box<SetupLine>),
     /// States of the files of each model.
@@ -327,6 +335,8 @@ impl Driver {
         let actions = match message {
             Message::News(news) => self.take_news(news),
             Message::Leased { slot, life, result } => self.take_lease(&slot, life, result),
+            Message::LeasedAgain { retry, result } => self.take_leased_again(retry, result),
+            Message::LeaseAgain(retry) => return self.lease_again(retry),
             Message::Configured(settings) => {
                 let actions = self.take_settings(*settings);
                 self.perform(actions);
