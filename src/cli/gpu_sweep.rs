@@ -2,6 +2,7 @@
 //!
 //! Needs no gateway, and touches nothing of one that runs: its keepers are connected to it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -54,7 +55,7 @@ pub fn run(args: &SweepArgs) -> ExitCode {
     };
     let swept = state_dir.and_then(|state_dir| {
         let directory = run_directory(&state_dir);
-        sweep(&directory, |_| OrphanDecision::Stop)
+        sweep(&directory, &BTreeSet::new(), |_| OrphanDecision::Stop)
             .map_err(|error| format!("{}: {error}", directory.display()))
     });
     match swept {

@@ -13,7 +13,7 @@ use super::monitor::ReadDevice;
 use super::presets::{MemorySource, Preset, Program, preset};
 use super::process::{
     CommandError, EnvironmentSources, InstanceId, InstanceSpec, ListenScope, PlaceholderValues,
-    ProcessLimits, environment, expand_command, log_directory, run_directory,
+    ProcessLimits, environment, expand_command, log_directory, run_directory, server_socket,
 };
 
 /// Address that servers are told to listen at.
@@ -140,6 +140,7 @@ impl Launch<'_> {
             _ => 0,
         };
         let path = process.model_path.as_deref();
+        let socket = server_socket(&run_directory(self.state_dir), &self.instance);
         PlaceholderValues {
             port: self.port,
             host: HOST.to_owned(),
@@ -157,7 +158,7 @@ impl Launch<'_> {
             tensor_split: self.shares.iter().map(|share| share.mib).collect(),
             api_key: self.api_key.to_owned(),
             instance: self.instance.as_str().to_owned(),
-            socket: String::new(),
+            socket: socket.map_or_else(String::new, |path| path.display().to_string()),
         }
     }
 
@@ -245,5 +246,75 @@ fn adapters(process: &ProcessSpec, preset: &Preset) -> Vec<String> {
     match option.is_joined {
         true => own.chain([named.join(",")]).collect(),
         false => own.chain(named).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use infergate_core::vram::{DeviceInfo, DeviceView, HostTime, Ledger};
+
+    use super::super::presets::PRESETS;
+    use super::*;
+
+    fn card(id: &str) -> ReadDevice {
+        let view = DeviceView {
+            info: DeviceInfo {
+                id: id.into(),
+                index: 0,
+                name: "card".into(),
+                total_mib: 24_000,
+                kind: DeviceKind::Gpu,
+            },
+            reserve_mib: 0,
+            sample: None,
+        };
+        ReadDevice {
+            account: Ledger::new("boot", HostTime(0)).account(&view, HostTime(0)),
+            view,
+        }
+    }
+
+    /// Arguments of a model with this `process`, on two cards.
+    fn argv(process: &str, state_dir: &Path) -> Result<Vec<String>, LaunchError> {
+        let text = format!(
+            r#"{{"id":"m","task":"text-generation","backend":"openai","process":{process}}}"#
+        );
+        let devices = ["GPU-a", "GPU-b"].map(card);
+        let shares = devices.each_ref().map(|card| DeviceShare {
+            device: card.view.info.id.clone(),
+            mib: 8000,
+        });
+        let launch = Launch {
+            spec: &serde_json::from_str(&text).unwrap(),
+            gpu: &GpuConfig::default(),
+            state_dir,
+            instance: InstanceId::new("m#0", 1).unwrap(),
+            shares: &shares,
+            devices: &devices,
+            port: 20_000,
+            api_key: "key",
+            lease_epoch: 1,
+            digest: "digest",
+        };
+        launch.specification().map(|it| it.argv)
+    }
+
+    #[test]
+    fn no_argument_of_a_preset_is_empty() {
+        for preset in PRESETS {
+            let name = preset.name;
+            let process = format!(r#"{{"preset":"{name}","model_path":"/models/m"}}"#);
+            let argv = argv(&process, Path::new("/var/lib/infergate")).unwrap();
+            assert!(argv.iter().all(|it| !it.is_empty()), "{name}: {argv:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_directory_too_long_for_a_socket_is_said_where_one_is_needed() {
+        let deep = format!("/{}", "d".repeat(100));
+        let process = |preset: &str| format!(r#"{{"preset":"{preset}","model_path":"/m"}}"#);
+        let error = argv(&process("tgi"), Path::new(&deep)).unwrap_err();
+        assert!(error.to_string().contains("shorter `state_dir`"), "{error}");
+        argv(&process("vllm"), Path::new(&deep)).unwrap();
     }
 }

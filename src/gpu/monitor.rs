@@ -4,8 +4,8 @@
 //! not in it.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -13,11 +13,13 @@ use infergate_core::vram::{
     Claim, DeviceId, DeviceInfo, DeviceView, FreeMemory, HolderLife, HostTime, Lease, Ledger,
     MemoryAccount, UnknownCause,
 };
+use thiserror::Error;
 use tokio::sync::watch;
 
 use super::config::{DeviceKindChoice, GpuConfig};
 use super::device::{
-    DeviceError, DeviceSource, NvmlDevices, RamDevice, SimulatedCards, host_free_mib, make_cards,
+    DeviceError, DeviceSource, NO_LIBRARY, NvmlDevices, RamDevice, SimulatedCards, host_free_mib,
+    make_cards,
 };
 use super::ledger::HostLedger;
 use super::lost::LostDevices;
@@ -27,6 +29,21 @@ use super::processes::descendants;
 const SLOW: Duration = Duration::from_secs(1);
 /// The same while a lease is loading or reclaiming.
 const FAST: Duration = Duration::from_millis(50);
+/// Time for the driver's library to load at the start; later ones are waited for by readings.
+const LIBRARY_WAIT: Duration = Duration::from_secs(5);
+
+/// Reason why devices are not watched.
+#[derive(Debug, Error)]
+pub enum MonitorError {
+    /// The thread cannot be started.
+    #[error("devices cannot be watched: {0}")]
+    Thread(#[from] io::Error),
+    /// The configuration names a driver that is not installed.
+    #[error(
+        "gpu.devices: nvml: {NO_LIBRARY}: install the driver, or set `auto` for a host without one"
+    )]
+    NoLibrary,
+}
 
 /// Device with its newest sample and the account of its memory.
 #[derive(Clone, Debug)]
@@ -92,8 +109,8 @@ impl HostMonitor {
     /// Starts to watch the devices of a configuration.
     ///
     /// # Errors
-    /// The thread cannot be started.
-    pub fn start(gpu: &GpuConfig, ledger: Arc<HostLedger>) -> io::Result<HostMonitor> {
+    /// The thread cannot be started, or the driver's library is not there that the configuration names.
+    pub fn start(gpu: &GpuConfig, ledger: Arc<HostLedger>) -> Result<HostMonitor, MonitorError> {
         let (sender, readings) = watch::channel(Arc::default());
         let is_fast = Arc::new(AtomicBool::new(false));
         let mut watcher = DeviceWatcher {
@@ -104,7 +121,18 @@ impl HostMonitor {
         };
         let flag = Arc::clone(&is_fast);
         let builder = thread::Builder::new().name("gpu-devices".to_owned());
-        let handle = builder.spawn(move || watcher.run(&sender, &flag))?;
+        let needs_library = gpu.devices == DeviceKindChoice::Nvml;
+        let (found, is_found) = mpsc::sync_channel(1);
+        let handle = builder.spawn(move || {
+            if needs_library {
+                // Not waited for any more where a driver hangs.
+                let _ = found.send(!matches!(NvmlDevices::load_if_installed(), Ok(None)));
+            }
+            watcher.run(&sender, &flag);
+        })?;
+        if needs_library && is_found.recv_timeout(LIBRARY_WAIT) == Ok(false) {
+            return Err(MonitorError::NoLibrary);
+        }
         Ok(HostMonitor {
             readings,
             is_fast,
@@ -265,12 +293,12 @@ impl DeviceWatcher {
 fn open_source(gpu: &GpuConfig, had_devices: bool) -> Result<Box<dyn DeviceSource>, DeviceError> {
     Ok(match gpu.devices {
         DeviceKindChoice::Nvml => Box::new(NvmlDevices::load()?),
-        DeviceKindChoice::Auto => match NvmlDevices::load() {
-            Ok(devices) => Box::new(devices),
+        DeviceKindChoice::Auto => match NvmlDevices::load_if_installed()? {
+            Some(devices) => Box::new(devices),
             // It does not answer any more: that is no host without a card.
-            Err(error) if had_devices => return Err(error),
-            Err(error) => {
-                tracing::info!("{}: no device is used", error.what);
+            None if had_devices => Box::new(NvmlDevices::load()?),
+            None => {
+                tracing::info!("{NO_LIBRARY}: no device is used");
                 Box::new(NoDevices)
             }
         },
@@ -300,5 +328,28 @@ impl DeviceSource for NoDevices {
             what: device.as_str().to_owned(),
             why: "no device is there".to_owned(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_of_a_driver_that_is_not_installed_are_an_error_of_the_start() {
+        if !matches!(NvmlDevices::load_if_installed(), Ok(None)) {
+            println!("skipped: an NVIDIA driver is installed here");
+            return;
+        }
+        let start = |devices| {
+            let gpu = GpuConfig {
+                devices,
+                ..GpuConfig::default()
+            };
+            HostMonitor::start(&gpu, Arc::new(HostLedger::in_memory().unwrap()))
+        };
+        let error = start(DeviceKindChoice::Nvml).unwrap_err().to_string();
+        assert!(error.contains("libnvidia-ml.so.1"), "{error}");
+        start(DeviceKindChoice::Auto).unwrap();
     }
 }

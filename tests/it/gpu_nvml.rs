@@ -21,13 +21,22 @@ struct Host {
 impl Host {
     /// Starts a gateway on `cards` cards, with models by their name, memory and card.
     async fn start(cards: usize, faults: &str, models: &[(&str, u64, usize)]) -> Host {
+        Host::start_with("nvml", (cards, faults), models).await
+    }
+
+    /// The same with these `gpu.devices`.
+    async fn start_with(
+        devices: &str,
+        (cards, faults): (usize, &str),
+        models: &[(&str, u64, usize)],
+    ) -> Host {
         let driver = NvmlDouble::new("");
         let lines: Vec<String> = (0..cards).map(|at| card(driver.dir(), at)).collect();
         let cards = lines.concat();
         driver.set(&format!("{cards}{faults}"));
         let models = models.iter().map(|model| model_text(driver.dir(), *model));
         let config = format!(
-            "gpu:\n  devices: nvml\n  ports: 11000-11999\n  reserve_mib: 0\n  ledger: {{ directory: {}/ledger }}\nmodels:\n{}",
+            "gpu:\n  devices: {devices}\n  ports: 11000-11999\n  reserve_mib: 0\n  ledger: {{ directory: {}/ledger }}\nmodels:\n{}",
             driver.dir().display(),
             models.collect::<String>()
         );
@@ -181,6 +190,19 @@ async fn a_gateway_ends_while_its_driver_hangs() {
         (!Path::new(&format!("/proc/{pid}")).exists()).then_some(())
     })
     .await;
+}
+
+/// A host may start its gateway before the driver's module is loaded.
+#[tokio::test]
+async fn a_driver_that_does_not_begin_is_a_problem_and_no_host_without_cards() {
+    let host = Host::start_with("auto", (1, "no_init 9\n"), &[("m", 8000, 0)]).await;
+    eventually("the problem is shown", async || {
+        let problem = host.report().await["problem"].clone();
+        problem.as_str()?.contains("NVIDIA driver").then_some(())
+    })
+    .await;
+    host.set("");
+    host.serve("m").await;
 }
 
 #[tokio::test]

@@ -54,6 +54,16 @@ async fn a_port_that_is_taken_leads_to_another_and_is_no_crash() {
         (&1.into(), &Value::Null)
     );
     assert!(!node.log().contains("a model failed"));
+    eventually("the keeper has the one lease", async || {
+        let listed = node.get("/gpu/leases").await.json();
+        let [lease] = &listed["leases"].as_array()?[..] else {
+            return None;
+        };
+        let is_live = lease["name"] == "m#0" && lease["process"] == "alive";
+        let is_handed_over = lease["pid"] != node.pid();
+        (is_live && is_handed_over && lease["devices"][0]["mib"] == 100).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

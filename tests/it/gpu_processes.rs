@@ -2,6 +2,7 @@
 //!
 //! `INFERGATE_KEEPER_ROUNDS=200` kills the gateway so often, and gateway and keeper a quarter as often.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
@@ -163,7 +164,10 @@ fn kill(pid: u32, signal: &str) {
 /// Waits until the keeper knows that its gateway has gone.
 async fn orphan(site: &Site) -> InstanceRecord {
     eventually("an instance is orphaned", async || {
-        let found = sweep(&site.run_directory(), |_| OrphanDecision::Adopt).unwrap();
+        let found = sweep(&site.run_directory(), &BTreeSet::new(), |_| {
+            OrphanDecision::Adopt
+        })
+        .unwrap();
         found.adoptable.into_iter().next()
     })
     .await

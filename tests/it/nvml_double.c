@@ -4,6 +4,7 @@
      card TOTAL_MIB PAGES DIR   a simulated card: what processes hold of its pages, and which
    Faults:
      fail CODE      every call returns it
+     no_init CODE   the library does not begin, and returns it
      hang MS        every call takes so long, or until the line is gone
      lag MS         figures of cards are so old
      lost INDEX     that device is lost
@@ -36,7 +37,7 @@ enum {
 
 static Gpu gpus[GPUS_MAX], slices[GPUS_MAX][SLICES];
 static unsigned count, busy_percent, lag_ms, has_no_processes, has_no_parent, is_unified;
-static int is_up;
+static int is_up, init_code;
 /* Figures of the past, for `lag`. */
 static struct { unsigned long long at_ms; unsigned used[GPUS_MAX]; } past[PAST_MAX];
 static unsigned past_next;
@@ -98,12 +99,14 @@ static Result read_file(unsigned *hang_ms) {
     unsigned index;
     int code = OK;
     busy_percent = 101;
+    init_code = OK;
     count = lag_ms = has_no_processes = has_no_parent = is_unified = *hang_ms = 0;
     if (!file) return code;
     memset(gpus, 0, sizeof gpus);
     while (count < GPUS_MAX && fgets(line, sizeof line, file)) {
         Gpu *gpu = &gpus[count];
         sscanf(line, "fail %d", &code);
+        sscanf(line, "no_init %d", &init_code);
         sscanf(line, "hang %u", hang_ms);
         sscanf(line, "lag %u", &lag_ms);
         sscanf(line, "busy %u", &busy_percent);
@@ -141,7 +144,12 @@ static Result ask(Device device) {
     return device->is_cut && has_no_parent ? NO_PERMISSION : OK;
 }
 
-Result nvmlInit_v2(void) { is_up = 1; return OK; }
+Result nvmlInit_v2(void) {
+    unsigned hang_ms;
+    read_file(&hang_ms);
+    is_up = !init_code;
+    return init_code;
+}
 Result nvmlShutdown(void) { is_up = 0; return OK; }
 const char *nvmlErrorString(Result code) { (void)code; return "double"; }
 Result nvmlDeviceGetCount_v2(unsigned *number) { Result code = look(); *number = count; return code; }

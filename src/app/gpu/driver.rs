@@ -15,6 +15,7 @@ mod looks;
 mod memory;
 mod models;
 mod orders;
+mod port_retry;
 mod recording;
 mod records;
 mod sleeps;
@@ -44,12 +45,13 @@ use super::orphans::{remove_old_logs, sweep_orphans};
 use super::outlets::{Post, ReportOutlets, SetupLine, post_reports};
 use super::recorder::HostRecorder;
 use super::settings::{EstimateFacts, EstimatedHost};
-use super::slot_run::SlotRun;
+use super::slot_run::{PortRetry, SlotRun};
 use super::standing_orders::StandingOrdersFile;
 use super::view::GpuBoard;
 use crate::app::reload::ConfigStatus;
 use crate::gpu::process::{
-    InstanceRecord, OrphanDecision, PortPool, delegated_group, log_directory, run_directory,
+    InstanceId, InstanceRecord, OrphanDecision, PortPool, delegated_group, log_directory,
+    run_directory,
 };
 use crate::gpu::{CgroupChoice, GpuConfig, HostLedger, HostMonitor, HostReading, MeasuredStore};
 use crate::state::Shared;
@@ -69,6 +71,13 @@ enum Message {
         life: u64,
         result: Result<LeaseGroup, LeaseRefusal>,
     },
+    /// The ledger's answer about the leases of a load that begins anew at another port.
+    LeasedAgain {
+        retry: Box<PortRetry>,
+        result: Result<LeaseGroup, LeaseRefusal>,
+    },
+    /// Leases of such a load are to be sought again.
+    LeaseAgain(Box<PortRetry>),
     Configured(Box<EstimatedHost>),
     SetUp(Box<SetupLine>),
     /// States of the files of each model.
@@ -292,7 +301,9 @@ impl Driver {
         let directory = run_directory(&self.parts.state_dir);
         let metrics = Arc::clone(self.parts.shared.metrics.gpu());
         let decision = (OrphanDecision::Adopt, has_predecessor);
-        let swept = spawn_blocking(move || sweep_orphans(&directory, decision, &metrics));
+        let swept = spawn_blocking(move || {
+            sweep_orphans((&directory, &BTreeSet::new()), decision, &metrics)
+        });
         swept.await.unwrap_or_default()
     }
 
@@ -303,18 +314,29 @@ impl Driver {
         self.forget_gone();
         let started = self.slots.values().filter_map(|run| run.started.as_ref());
         let present = started.map(|it| it.instance.clone()).collect();
+        let own = self.own_instances();
         let metrics = Arc::clone(self.parts.shared.metrics.gpu());
         self.tasks.spawn_blocking(move || {
             let decision = (OrphanDecision::Stop, false);
-            sweep_orphans(&directory, decision, &metrics);
+            sweep_orphans((&directory, &own), decision, &metrics);
             remove_old_logs(&logs, &present);
         });
+    }
+
+    /// Instances whose processes the slots have, are starting or are ending: their tasks see to their ends.
+    fn own_instances(&self) -> BTreeSet<InstanceId> {
+        let slots = self.pool.slot_states();
+        let slots = slots.filter(|(_, state, _)| state.has_process());
+        let lives = slots.filter_map(|(slot, ..)| self.slots.get(&slot)?.instance.as_ref());
+        lives.filter_map(|life| life.id.clone()).collect()
     }
 
     fn take(&mut self, message: Message) {
         let actions = match message {
             Message::News(news) => self.take_news(news),
             Message::Leased { slot, life, result } => self.take_lease(&slot, life, result),
+            Message::LeasedAgain { retry, result } => self.take_leased_again(retry, result),
+            Message::LeaseAgain(retry) => return self.lease_again(retry),
             Message::Configured(settings) => {
                 let actions = self.take_settings(*settings);
                 self.perform(actions);

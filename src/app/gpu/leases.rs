@@ -84,9 +84,14 @@ pub(super) fn hand_over(ledger: &HostLedger, slot: &str, group: &LeaseGroup, kee
         // It has ended already: the end is told by other means.
         Err(_) => return,
     };
-    let done = ledger.change(|ledger, _| ledger.hand_over(group, &holder));
-    if let Err(error) = done {
-        tracing::warn!(slot, %error, "the leases of a model stay with the gateway");
+    match ledger.change(|ledger, _| ledger.hand_over(group, &holder)) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(slot, %error, "a model's process has started and its leases are gone: its memory may be leased to others");
+        }
+        Err(error) => {
+            tracing::warn!(slot, %error, "the leases of a model stay with the gateway");
+        }
     }
 }
 

@@ -16,14 +16,15 @@ const FORMER_LOGS: LogBounds = LogBounds {
     age: Duration::from_secs(14 * 86_400),
 };
 
-/// Ends processes that nothing has any more, but for those whose keepers wait for a gateway and that `decision` spares.
+/// Ends processes that nothing has any more, but for those whose keepers wait for a gateway and that `decision` spares,
+/// and those of `own`, which this gateway has.
 /// Returns the records of the latter; those that a predecessor which lives has are among them.
 pub(super) fn sweep_orphans(
-    directory: &Path,
+    (directory, own): (&Path, &BTreeSet<InstanceId>),
     (decision, has_predecessor): (OrphanDecision, bool),
     metrics: &GpuMetrics,
 ) -> Vec<InstanceRecord> {
-    match sweep(directory, |_| decision) {
+    match sweep(directory, own, |_| decision) {
         Ok(report) => {
             metrics.record_orphans(report.killed.values().sum());
             for (instance, killed) in &report.killed {

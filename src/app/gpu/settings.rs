@@ -8,7 +8,7 @@ use std::sync::Arc;
 use infergate_core::model::{ModelSpec, ProcessSpec, UnknownVram, UpdateChoice};
 use infergate_core::vram::estimate::{EstimateSource, ManifestExcess};
 use infergate_core::vram::{
-    self, DemandSettings, LoadParallel, PlacementRequest, PoolConfig, PoolModel, SlotLimits,
+    self, DemandSettings, LoadParallel, PlacementRequest, PoolConfig, PoolModel, SlotLimits, Split,
     StoredModel, SwapRule,
 };
 use infergate_core::{Millis, ModelId};
@@ -115,6 +115,8 @@ pub(super) fn demand_settings(swap: &SwapConfig) -> DemandSettings {
 
 fn pool_model(spec: &ModelSpec, estimate: &ManagedEstimate, largest_mib: u64) -> PoolModel {
     let model = &estimate.planned.model;
+    let is_exclusive =
+        estimate.planned.mib.is_none() && matches!(model.unknown, UnknownVram::Exclusive);
     let mib = match (estimate.planned.mib, model.unknown) {
         (Some(mib), _) => mib,
         (None, UnknownVram::Exclusive) => largest_mib,
@@ -126,9 +128,13 @@ fn pool_model(spec: &ModelSpec, estimate: &ManagedEstimate, largest_mib: u64) ->
         need: PlacementRequest {
             mib,
             devices: 1,
-            split: model.split,
+            split: match is_exclusive {
+                true => Split::Never,
+                false => model.split,
+            },
             context_mib: estimate.planned.context_mib,
         },
+        is_exclusive,
         // What a process keeps at least: its context on the device.
         asleep_mib: spec
             .process

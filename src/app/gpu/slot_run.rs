@@ -1,12 +1,14 @@
 //! Record of a slot in the driver: its leases, its process, its server. States are the pool's.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use infergate_core::Millis;
 use infergate_core::vram::{
-    DeviceShare, HostTime, InstanceMeter, LeaseGroup, PeakMeter, ProcessTrail,
+    DeviceShare, HostTime, InstanceMeter, LeaseGroup, PeakMeter, ProcessTrail, RECLAIM_MAX, SlotId,
 };
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::instance::{InstanceOrder, StartedInstance};
 use crate::gpu::process::InstanceId;
@@ -18,6 +20,9 @@ pub(super) struct SlotRun {
     pub life: u64,
     pub shares: Vec<DeviceShare>,
     pub group: Option<LeaseGroup>,
+    /// The leases are the keeper's, and end with it.
+    pub is_handed_over: bool,
+    pub priority: u8,
     pub orders: Option<mpsc::Sender<InstanceOrder>>,
     pub started: Option<StartedInstance>,
     /// Process before that one, whose log stays.
@@ -74,4 +79,30 @@ pub(super) enum MeterPlace {
     Gate,
     /// The life is over.
     Ended,
+}
+
+/// A load that begins anew at another port, and asks for leases again.
+pub(super) struct PortRetry {
+    pub slot: SlotId,
+    pub life: u64,
+    pub shares: Vec<DeviceShare>,
+    /// Leases of the first process.
+    pub former: LeaseGroup,
+    pub until: Instant,
+}
+
+impl PortRetry {
+    pub fn new(
+        (slot, life): (SlotId, u64),
+        shares: Vec<DeviceShare>,
+        former: LeaseGroup,
+    ) -> Box<PortRetry> {
+        Box::new(PortRetry {
+            slot,
+            life,
+            shares,
+            former,
+            until: Instant::now() + Duration::from_millis(RECLAIM_MAX.0),
+        })
+    }
 }

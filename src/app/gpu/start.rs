@@ -50,7 +50,7 @@ impl GpuHost {
     /// Opens ledger and devices; none where the configuration has neither `gpu` nor a model with a process.
     ///
     /// # Errors
-    /// A sentence: the ledger cannot be opened.
+    /// A sentence: the ledger cannot be opened, or the driver that is named is not there.
     pub fn open(
         (config, status): (&Config, Arc<ArcSwap<ConfigStatus>>),
         shared: &Arc<Shared>,
@@ -71,7 +71,7 @@ impl GpuHost {
             _ => open_ledger(&directory)?,
         };
         let monitor = HostMonitor::start(&gpu, Arc::clone(&ledger));
-        let monitor = monitor.map_err(|error| format!("devices cannot be watched: {error}"))?;
+        let monitor = monitor.map_err(|error| error.to_string())?;
         let board = Arc::new(GpuBoard::default());
         let (sender, orders) = mpsc::channel(ORDERS_MAX);
         let (ending, followed) = HostEnding::new();

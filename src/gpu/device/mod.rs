@@ -7,7 +7,7 @@ mod ram;
 mod simulated;
 mod source;
 
-pub use nvml::NvmlDevices;
+pub use nvml::{NO_LIBRARY, NvmlDevices};
 pub use ram::{RamDevice, host_free_mib};
 pub use simulated::{SimulatedCards, described_cards, make_cards};
 pub use source::{DeviceError, DeviceSource};

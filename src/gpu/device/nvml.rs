@@ -14,6 +14,8 @@ use nvml_wrapper::{Device, Nvml};
 use super::ram::{RAM_DEVICE, RamDevice};
 use super::source::{DeviceError, DeviceSource};
 
+/// Problem of a host without the driver.
+pub const NO_LIBRARY: &str = "no NVIDIA driver library (libnvidia-ml.so.1)";
 const MIB: u64 = 1024 * 1024;
 /// Value of `nvmlDeviceGetMigMode` for a card that is cut into slices.
 const MIG_ENABLED: u32 = 1;
@@ -40,13 +42,23 @@ impl NvmlDevices {
     /// # Errors
     /// The library is not there, or refuses.
     pub fn load() -> Result<NvmlDevices, DeviceError> {
-        let nvml = Nvml::init().map_err(|error| match error {
-            NvmlError::LibloadingError(_) => DeviceError {
-                what: "no NVIDIA driver library (libnvidia-ml.so.1)".to_owned(),
-                why: "no devices; simulated cards are named by --cards".to_owned(),
-            },
-            other => failed("NVIDIA driver", &other),
-        })?;
+        let loaded = NvmlDevices::load_if_installed()?;
+        loaded.ok_or_else(|| DeviceError {
+            what: NO_LIBRARY.to_owned(),
+            why: "no devices; simulated cards are named by --cards".to_owned(),
+        })
+    }
+
+    /// Loads the library; none where there is none.
+    ///
+    /// # Errors
+    /// The library refuses, as without the driver's module or beside one of another version.
+    pub fn load_if_installed() -> Result<Option<NvmlDevices>, DeviceError> {
+        let nvml = match Nvml::init() {
+            Ok(nvml) => nvml,
+            Err(NvmlError::LibloadingError(_)) => return Ok(None),
+            Err(error) => return Err(failed("NVIDIA driver", &error)),
+        };
         let visible = std::env::var(VISIBLE_DEVICES).ok();
         let split = |text: String| {
             text.split(',')
@@ -54,11 +66,11 @@ impl NvmlDevices {
                 .collect()
         };
         let namespace = std::fs::metadata("/proc/self/ns/pid");
-        Ok(NvmlDevices {
+        Ok(Some(NvmlDevices {
             nvml,
             visible: visible.map(split),
             knows_pids: namespace.is_ok_and(|file| file.ino() == FIRST_PID_NAMESPACE),
-        })
+        }))
     }
 
     /// Calls `each` with every device that may be used: identity, place, kind and handle. A lost card is left out, as one

@@ -31,6 +31,9 @@ pub enum CommandError {
     /// A name that no variable can have.
     #[error("`{0}` is no name of a variable")]
     VariableName(String),
+    /// A socket where no path of one is short enough.
+    #[error("{{socket}}: the path of a socket has at most 107 bytes; set a shorter `state_dir`")]
+    SocketPathTooLong,
     /// Text that no argument and no variable can have.
     #[error("an argument or a variable contains a zero byte")]
     ZeroByte,
@@ -63,7 +66,7 @@ pub struct PlaceholderValues {
     pub api_key: String,
     /// `{instance}`
     pub instance: String,
-    /// `{socket}`
+    /// `{socket}`; empty where the run directory has no path short enough for one.
     pub socket: String,
 }
 
@@ -132,6 +135,9 @@ fn expand(argument: &str, values: &PlaceholderValues) -> Result<String, CommandE
             .ok_or(CommandError::OpenPlaceholder)?;
         let value = values.value(name);
         let value = value.ok_or_else(|| CommandError::UnknownPlaceholder(name.to_owned()))?;
+        if name == "socket" && value.is_empty() {
+            return Err(CommandError::SocketPathTooLong);
+        }
         expanded.push_str(&value);
         rest = behind;
     }

@@ -53,8 +53,12 @@ impl InstanceId {
         }
         let readable = text.chars().take(STEM_CHARS);
         let readable = readable.map(|c| if is_plain(c) && c != '.' { c } else { '_' });
-        let digest = hex::encode(&Sha256::digest(text)[..8]);
-        format!("{}-{digest}", readable.collect::<String>())
+        format!("{}-{}", readable.collect::<String>(), self.short_stem())
+    }
+
+    /// Returns a beginning of a file's name that is as short for every identity: 16 bytes.
+    pub fn short_stem(&self) -> String {
+        hex::encode(&Sha256::digest(self.as_str())[..8])
     }
 }
 

@@ -114,12 +114,19 @@ impl RunningInstance {
             end: None,
         };
         let start = KeeperCommand::Start(Box::new(spec));
-        match running.call(&start).await? {
-            KeeperEvent::Started { main } => running.main = main,
-            KeeperEvent::Rejected { reason } => return Err(InstanceError::Rejected(reason)),
-            _ => return Err(InstanceError::NoAnswer),
-        }
-        Ok(running)
+        let error = match running.call(&start).await {
+            Ok(KeeperEvent::Started { main }) => {
+                running.main = main;
+                return Ok(running);
+            }
+            Ok(KeeperEvent::Rejected { reason }) => InstanceError::Rejected(reason),
+            Ok(_) => InstanceError::NoAnswer,
+            Err(error) => error,
+        };
+        // Its leases are given back on this error, and the keeper may be about to start the process.
+        running.end_keeper().await;
+        running.end_remains().await;
+        Err(error)
     }
 
     /// Takes over an instance that another gateway has started.
@@ -222,6 +229,18 @@ impl RunningInstance {
         })
     }
 
+    /// Ends the keeper that was started. Returns once it starts nothing more.
+    async fn end_keeper(&mut self) {
+        let Some(keeper) = &mut self.keeper else {
+            return;
+        };
+        // It may have ended by itself.
+        let _ = keeper.kill();
+        while matches!(keeper.try_wait(), Ok(None)) {
+            sleep(TICK).await;
+        }
+    }
+
     /// Ends what a lost keeper has left. Returns once nothing is left, however long that takes.
     async fn end_remains(&self) {
         let mut pause = TICK;
@@ -253,7 +272,11 @@ impl RunningInstance {
             pause = (pause * 2).min(SLOW_TICK);
         }
         let directory = RunDirectory::open(&self.run_directory);
-        if let Err(error) = directory.and_then(|directory| directory.remove(&self.instance)) {
+        let removed = directory.and_then(|directory| directory.remove(&self.instance));
+        // A keeper that was rejected may not have made the directory.
+        if let Err(error) = removed
+            && error.kind() != ErrorKind::NotFound
+        {
             tracing::warn!(%error, instance = %self.instance, "the record of a lost keeper stays");
         }
     }
@@ -315,4 +338,37 @@ fn start_keeper(program: &Path, life_line: StdUnixStream) -> io::Result<Child> {
     command.stdin(OwnedFd::from(life_line));
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::process::ProcessLimits;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_keeper_that_does_not_answer_in_time_has_ended_once_its_start_has_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = InstanceSpec {
+            instance: InstanceId::new("late#0", std::process::id()).unwrap(),
+            argv: vec!["true".to_owned()],
+            environment: Vec::new(),
+            working_directory: None,
+            run_directory: dir.path().join("run"),
+            log_directory: dir.path().join("log"),
+            log_bytes: 4096,
+            limits: ProcessLimits::default(),
+            cgroup: None,
+            orphan_grace_ms: 0,
+            stop_timeout_ms: 0,
+            port: 1,
+            devices: Vec::new(),
+            lease_epoch: 0,
+            configuration_digest: String::new(),
+            api_key: String::new(),
+        };
+        // Any program that goes on and reads no command.
+        let error = RunningInstance::start(Path::new("/usr/bin/yes"), spec).await;
+        assert!(matches!(error, Err(InstanceError::NoAnswer)), "{error:?}");
+        assert!(LEFT_KEEPERS.lock().is_empty(), "it could start the process");
+    }
 }

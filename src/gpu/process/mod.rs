@@ -38,5 +38,7 @@ pub use ownership::{ListenScope, PortOwnership, port_ownership};
 pub use ports::{NoFreePort, PORT_TRIES_MAX, PortPool, ReservedPort, is_address_in_use};
 pub use protocol::{ExitReport, InstanceSpec, ProcessLimits};
 pub use readiness::probe_pause;
-pub use record::{InstanceRecord, has_keeper, read_record, read_records, run_directory};
+pub use record::{
+    InstanceRecord, has_keeper, read_record, read_records, run_directory, server_socket,
+};
 pub use sweep::{OrphanDecision, SweepReport, sweep};

@@ -25,17 +25,39 @@ const VERSION: u32 = 1;
 const BYTES_MAX: u64 = 64 * 1024;
 /// Records of a directory.
 const RECORDS_MAX: usize = 4096;
+/// Files of a directory: of each instance its record, the next one, the keeper's socket and some of the server.
+const ENTRIES_MAX: usize = RECORDS_MAX * 8;
 /// Only the owner may read keys and speak to keepers.
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 const RECORD_SUFFIX: &str = ".json";
 const SOCKET_SUFFIX: &str = ".sock";
+/// Ending of the socket that an instance's server makes for itself.
+const SERVER_SUFFIX: &str = ".uds";
+/// Bytes of the path of a socket, without the zero behind it: <https://man7.org/linux/man-pages/man7/unix.7.html>.
+const SOCKET_PATH_MAX: usize = 107;
+/// Bytes that a server may add to the path for each of its parts, as TGI does: `-` and three digits.
+const SERVER_PART_BYTES: usize = 4;
 /// A record until it is renamed.
 const NEXT_SUFFIX: &str = ".next";
 
 /// Returns the directory of sockets and records of a gateway.
 pub fn run_directory(state_dir: &Path) -> PathBuf {
     state_dir.join("gpu/run")
+}
+
+/// Returns the path of the socket that the server of an instance may make; none where the directory's path leaves no room
+/// for one. The keeper removes what stands there with the record.
+pub fn server_socket(run_directory: &Path, instance: &InstanceId) -> Option<PathBuf> {
+    // The server has a working directory of its own.
+    let directory = std::path::absolute(run_directory).ok()?;
+    let path = directory.join(server_socket_name(instance));
+    let bytes = path.as_os_str().len() + SERVER_PART_BYTES;
+    Some(path).filter(|_| bytes <= SOCKET_PATH_MAX)
+}
+
+fn server_socket_name(instance: &InstanceId) -> String {
+    format!("{}{SERVER_SUFFIX}", instance.short_stem())
 }
 
 /// Returns whether the keeper of an instance runs. Until it ends, it writes what the instance puts out.
@@ -220,7 +242,7 @@ impl RunDirectory {
     /// The directory cannot be listed.
     pub fn records(&self) -> io::Result<Vec<Result<InstanceRecord, (PathBuf, io::Error)>>> {
         let mut paths = Vec::new();
-        for entry in std::fs::read_dir(&self.path)?.take(RECORDS_MAX * 3) {
+        for entry in std::fs::read_dir(&self.path)?.take(ENTRIES_MAX) {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str());
             if name.is_some_and(|name| name.ends_with(RECORD_SUFFIX)) {
@@ -238,12 +260,23 @@ impl RunDirectory {
         Ok(paths.into_iter().filter_map(read).collect())
     }
 
-    /// Removes socket and record of an instance.
+    /// Removes sockets and record of an instance.
     ///
     /// # Errors
     /// A file that is there cannot be removed.
     pub fn remove(&self, instance: &InstanceId) -> io::Result<()> {
         let stem = instance.file_stem();
+        let of_server = server_socket_name(instance);
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten();
+        for entry in entries.take(ENTRIES_MAX).flatten() {
+            if entry
+                .file_name()
+                .as_encoded_bytes()
+                .starts_with(of_server.as_bytes())
+            {
+                remove(&entry.path())?;
+            }
+        }
         for suffix in [SOCKET_SUFFIX, NEXT_SUFFIX, RECORD_SUFFIX] {
             remove(&self.path.join(format!("{stem}{suffix}")))?;
         }
@@ -322,6 +355,31 @@ pub mod tests {
         run.remove(&instance).unwrap();
         assert!(run.read(&instance).is_err());
         assert!(!has_keeper(&run.path, &instance));
+    }
+
+    #[test]
+    fn sockets_of_a_server_go_with_its_record_and_those_of_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(dir.path()).unwrap();
+        let path = |slot: &str| {
+            let instance = InstanceId::new(slot, 1).unwrap();
+            server_socket(dir.path(), &instance).unwrap()
+        };
+        let second = PathBuf::from(format!("{}-1", path("m#0").display()));
+        let of_other = path("m#1");
+        let _listeners = [&path("m#0"), &second, &of_other].map(UnixListener::bind);
+        assert!(second.exists() && of_other.exists());
+        run.remove(&InstanceId::new("m#0", 1).unwrap()).unwrap();
+        assert!(!path("m#0").exists() && !second.exists() && of_other.exists());
+    }
+
+    #[test]
+    fn a_server_has_a_socket_below_a_path_of_80_bytes_however_long_its_slot_is_named() {
+        let directory = |bytes: usize| PathBuf::from(format!("/{}", "d".repeat(bytes - 1)));
+        let instance = InstanceId::new(&"m".repeat(300), 1).unwrap();
+        let path = server_socket(&directory(80), &instance).unwrap();
+        assert!(path.as_os_str().len() + "-999".len() <= 107);
+        assert_eq!(server_socket(&directory(90), &instance), None);
     }
 
     #[test]

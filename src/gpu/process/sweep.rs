@@ -4,7 +4,7 @@
 //! Without one, processes are ended that carry the instance's mark in their environment, or are of its group in its
 //! keeper's session. Both are looked at with user, number and start, so that no other process is touched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -59,10 +59,13 @@ pub struct SweepReport {
 
 /// Looks at every record of the directory, and ends or returns what no gateway has.
 ///
+/// Instances of `own` are the caller's: a keeper that is slow to answer would else be taken for none.
+///
 /// # Errors
 /// The directory is there and cannot be read.
 pub fn sweep(
     run_directory: &Path,
+    own: &BTreeSet<InstanceId>,
     mut decide: impl FnMut(&InstanceRecord) -> OrphanDecision,
 ) -> io::Result<SweepReport> {
     let mut report = SweepReport::default();
@@ -80,6 +83,9 @@ pub fn sweep(
                 continue;
             }
         };
+        if own.contains(&record.instance) {
+            continue;
+        }
         match look(&directory, &record) {
             KeeperState::Held => report.held.push(record.instance),
             KeeperState::Orphaned(mut link, status) => {
@@ -92,6 +98,9 @@ pub fn sweep(
                 }
             }
             KeeperState::Absent => force(&directory, record, &mut report),
+            KeeperState::Unknown(error) => report
+                .failures
+                .push(format!("{}: {error}", record.instance)),
         }
     }
     let until = host_time() + STOP_WAIT;
@@ -113,11 +122,20 @@ enum KeeperState {
     Orphaned(KeeperLink, KeeperStatus),
     /// No keeper answers.
     Absent,
+    /// This process cannot ask, as one without a free file cannot.
+    Unknown(io::Error),
 }
 
 fn look(directory: &RunDirectory, record: &InstanceRecord) -> KeeperState {
-    let Ok(mut link) = KeeperLink::connect(directory, &record.instance) else {
-        return KeeperState::Absent;
+    let mut link = match KeeperLink::connect(directory, &record.instance) {
+        Ok(link) => link,
+        Err(error) => {
+            use ErrorKind::{ConnectionRefused, NotFound};
+            return match error.kind() {
+                ConnectionRefused | NotFound => KeeperState::Absent,
+                _ => KeeperState::Unknown(error),
+            };
+        }
     };
     match link.status() {
         Ok(status) if status.instance != record.instance => KeeperState::Absent,
@@ -347,7 +365,7 @@ mod tests {
         let mut stranger = process(instance.as_str(), 0);
         let id = ProcessId::of(stranger.id()).unwrap();
         run.write(&record(&instance, id, id)).unwrap();
-        let report = sweep(dir.path(), |_| OrphanDecision::Stop).unwrap();
+        let report = sweep(dir.path(), &BTreeSet::new(), |_| OrphanDecision::Stop).unwrap();
         assert_eq!(report.killed, BTreeMap::from([(instance.clone(), 0)]));
         assert!(run.read(&instance).is_err());
         assert!(!ended(&mut stranger));
@@ -365,7 +383,7 @@ mod tests {
         let listener = run.listen(&instance).unwrap();
         run.write(&record(&instance, keeper, keeper)).unwrap();
         let closing = std::thread::spawn(move || drop(listener.accept().unwrap()));
-        let report = sweep(dir.path(), |_| OrphanDecision::Stop).unwrap();
+        let report = sweep(dir.path(), &BTreeSet::new(), |_| OrphanDecision::Stop).unwrap();
         assert_eq!(report.held, [instance]);
         assert!(report.killed.is_empty() && !ended(&mut marked));
         closing.join().unwrap();
@@ -374,8 +392,37 @@ mod tests {
     }
 
     #[test]
+    fn an_instance_of_the_caller_stays_whatever_its_keeper_answers() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(dir.path()).unwrap();
+        let instance = InstanceId::new("sweep#4", std::process::id()).unwrap();
+        let mut keeper = process("", 0);
+        let mut marked = process(instance.as_str(), 0);
+        let id = |child: &Child| ProcessId::of(child.id()).unwrap();
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let record = InstanceRecord {
+            boot_id: boot_id.trim().to_owned(),
+            ..record(&instance, id(&keeper), id(&marked))
+        };
+        run.write(&record).unwrap();
+        let own = BTreeSet::from([instance.clone()]);
+        let report = sweep(dir.path(), &own, |_| OrphanDecision::Stop).unwrap();
+        assert!(report.killed.is_empty() && !ended(&mut keeper) && !ended(&mut marked));
+        assert_eq!(run.read(&instance).unwrap(), record);
+        // Of another gateway it has no keeper that answers.
+        let report = sweep(dir.path(), &BTreeSet::new(), |_| OrphanDecision::Stop).unwrap();
+        assert_eq!(report.killed, BTreeMap::from([(instance, 2)]));
+        for mut child in [keeper, marked] {
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
     fn a_directory_that_is_not_there_has_nothing_to_sweep() {
-        let report = sweep(Path::new("/no/such/run"), |_| OrphanDecision::Stop).unwrap();
+        let report = sweep(Path::new("/no/such/run"), &BTreeSet::new(), |_| {
+            OrphanDecision::Stop
+        })
+        .unwrap();
         assert!(report.failures.is_empty() && report.killed.is_empty());
     }
 }

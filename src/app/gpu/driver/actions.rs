@@ -17,6 +17,7 @@ use super::{Driver, Message};
 use crate::app::gpu::adoption::digest;
 use crate::app::gpu::instance::{InstanceNews, InstanceOrder, InstanceTask, NewsDetail};
 use crate::app::gpu::leases;
+use crate::app::gpu::slot_run::PortRetry;
 use crate::gpu::process::InstanceId;
 
 /// Orders that may wait for an instance: a sleep or a wake, then an end, the later of which is the stronger.
@@ -134,6 +135,7 @@ impl Driver {
         }
         run.shares.clone_from(&shares);
         run.grown = None;
+        run.priority = priority;
         let id = InstanceId::new(&slot.to_string(), fastrand::u32(..));
         self.begin_life(&slot, id.ok());
         let (ledger, reading) = (Arc::clone(&self.parts.ledger), Arc::clone(&self.reading));
@@ -145,7 +147,16 @@ impl Driver {
         });
     }
 
+    /// Starts the process of a load, at another port once its leases are held again.
     fn start(&mut self, slot: SlotId, life: u64, shares: Vec<DeviceShare>) {
+        let run = self.slots.entry(slot.clone()).or_default();
+        match run.group.take_if(|_| run.is_handed_over) {
+            Some(former) => self.lease_again(PortRetry::new((slot, life), shares, former)),
+            None => self.launch(slot, life, shares),
+        }
+    }
+
+    pub(super) fn launch(&mut self, slot: SlotId, life: u64, shares: Vec<DeviceShare>) {
         self.begin_measuring(&slot);
         let trails = shares.iter().map(|share| ProcessTrail {
             before_start_mib: self.used_mib(&share.device),

@@ -43,6 +43,7 @@ impl Driver {
                 tracing::info!(%slot, reason, "a model is loaded");
                 let run = self.slots.entry(slot.clone()).or_default();
                 run.group = Some(group);
+                run.is_handed_over = false;
                 if let Some(grown) = run.grown.take() {
                     run.shares = grown;
                 }
@@ -98,6 +99,7 @@ impl Driver {
             NewsDetail::Started(started) => {
                 if let (Some(group), Some(keeper)) = (run.group.clone(), started.keeper) {
                     let (ledger, slot) = (Arc::clone(&self.parts.ledger), news.slot.to_string());
+                    run.is_handed_over = true;
                     let hand_over = move || leases::hand_over(&ledger, &slot, &group, keeper);
                     self.changes.add(&mut self.tasks, hand_over);
                 }

@@ -34,6 +34,9 @@ impl Default for LoadParallel {
 pub struct PoolModel {
     /// Memory that an instance is estimated to need.
     pub need: PlacementRequest,
+    /// Need that nothing tells: an instance takes what is free of a device without a lease, and `need` holds only until
+    /// devices are known.
+    pub is_exclusive: bool,
     /// Memory that a sleeping instance is assumed to keep on each device until it is measured, MiB.
     ///
     /// `None` for a model that cannot sleep.

@@ -178,6 +178,8 @@ pub(super) struct ModelRecord {
     pub slots: Vec<SlotRecord>,
     pub backoff: LoadBackoff,
     pub load_times: LoadTimes,
+    /// Memory of the device that a model of unknown need takes whole, MiB; `None` before there are devices.
+    pub whole_mib: Option<u64>,
     /// Measured rest of a sleeping instance on each device, MiB.
     pub measured_asleep_mib: Option<u64>,
     pub demand: ModelDemand,
@@ -215,6 +217,7 @@ impl ModelRecord {
             slots: Vec::new(),
             backoff: LoadBackoff::default(),
             load_times: LoadTimes::new(config.stored),
+            whole_mib: None,
             measured_asleep_mib: None,
             demand: ModelDemand::NONE,
             is_pinned_by_command: false,
@@ -312,10 +315,11 @@ impl ModelRecord {
         states.position(|state| state == SlotState::Asleep)
     }
 
-    /// Need of an instance, raised after loads that ran out of memory.
+    /// Need of an instance, raised after loads that ran out of memory. A whole device has no more to give.
     pub fn need(&self) -> PlacementRequest {
+        let whole_mib = self.whole_mib.filter(|_| self.config.is_exclusive);
         PlacementRequest {
-            mib: self.backoff.raise(self.config.need.mib),
+            mib: whole_mib.unwrap_or_else(|| self.backoff.raise(self.config.need.mib)),
             ..self.config.need
         }
     }

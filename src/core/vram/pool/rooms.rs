@@ -26,6 +26,8 @@ pub struct PoolDevice {
     pub empty_mib: u64,
     /// Memory that is not free for reasons beside the pool's own leases, MiB.
     pub others_mib: u64,
+    /// Part of it that belongs to no holder of a lease, as a driver's own, MiB.
+    pub outside_mib: u64,
     /// Takes new loads: the sample is fresh, and no operator has closed it.
     pub is_open: bool,
 }
@@ -36,6 +38,7 @@ impl PoolDevice {
         let room = DeviceRoom::of(view, account);
         PoolDevice {
             others_mib: room.empty_mib.saturating_sub(room.free_mib + own_mib),
+            outside_mib: account.outside_mib,
             id: room.id,
             index: room.index,
             kind: room.kind,
@@ -125,6 +128,19 @@ impl ModelPool {
             });
         }
         rooms
+    }
+
+    /// Memory of the device with the most of it that is free there without a lease, MiB: of those that take loads, where
+    /// there are such.
+    pub(super) fn whole_mib(&self) -> Option<u64> {
+        let devices = self.devices.as_deref()?;
+        let largest = |takes: fn(&PoolDevice) -> bool| {
+            let taking = devices.iter().filter(|device| takes(device));
+            let whole = taking.map(|device| device.empty_mib.saturating_sub(device.outside_mib));
+            // A lease of nothing has room everywhere.
+            whole.max().map(|mib| mib.max(1))
+        };
+        largest(|device| device.is_open).or_else(|| largest(|_| true))
     }
 
     /// Keeps the uses of the devices until a model changes: a decision looks at them several times.

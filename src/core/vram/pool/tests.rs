@@ -51,6 +51,54 @@ fn the_first_request_loads_a_model_and_the_room_is_leased_before_the_process_sta
     assert!(host.open.contains(&slot("a")));
 }
 
+/// A card of 22,000 MiB of which 500 are the driver's, with a model `x` whose memory nothing tells beside the others.
+fn host_with_unknown() -> SimulatedHost {
+    let mut config = small_config();
+    let unknown = PoolModel {
+        is_exclusive: true,
+        ..model(22_000)
+    };
+    config.models.insert(id("x"), unknown);
+    let mut host = SimulatedHost::new(7, &[22_000], config);
+    host.set_outside(0, 500);
+    host
+}
+
+#[test]
+fn a_model_of_unknown_memory_leases_what_others_leave_of_a_device_and_is_alone_there() {
+    let mut host = host_with_unknown();
+    host.arrive("x");
+    let shares = host.log.iter().find_map(|action| match action {
+        Action::Acquire { shares, .. } => Some(shares[0].mib),
+        _ => None,
+    });
+    assert_eq!(shares, Some(21_500));
+    host.deliver_all();
+    host.load("x");
+    assert_eq!(host.state("x"), SlotState::Ready);
+    // What comes free beside its lease is no room for it.
+    host.set_outside(0, 400);
+    host.arrive("s");
+    host.deliver_all();
+    assert!(!host.state("s").holds_lease());
+}
+
+#[test]
+fn a_model_of_unknown_memory_goes_on_no_device_that_has_a_lease() {
+    let mut host = host_with_unknown();
+    host.arrive("s");
+    host.deliver_all();
+    host.load("s");
+    host.serve_all("s");
+    host.arrive("x");
+    host.deliver_all();
+    assert!(!host.state("x").holds_lease());
+    assert!(
+        host.state("s") != SlotState::Ready,
+        "it makes room for a model that fits"
+    );
+}
+
 #[test]
 fn a_model_without_room_makes_the_least_recently_used_one_end_and_waits_for_its_memory() {
     let mut host = host();

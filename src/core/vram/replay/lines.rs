@@ -85,6 +85,9 @@ pub struct ModelLine {
     pub id: ModelId,
     /// Memory of a process, MiB.
     pub need_mib: u64,
+    /// Need that nothing tells: a process takes a device for itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
     /// Part of it that each device of a split needs whole.
     pub context_mib: u64,
     /// Split over devices.
@@ -195,6 +198,7 @@ impl HostLine {
                 name: Arc::clone(&device.name),
                 empty_mib: total_mib.saturating_sub(device.reserve_mib),
                 others_mib: device.outside_mib,
+                outside_mib: device.outside_mib,
                 is_open: true,
             }
         });
@@ -207,6 +211,7 @@ impl ModelLine {
         ModelLine {
             id: id.clone(),
             need_mib: model.need.mib,
+            exclusive: model.is_exclusive,
             context_mib: model.need.context_mib,
             split: model.need.split,
             priority: model.priority,
@@ -230,6 +235,7 @@ impl ModelLine {
                 split: self.split,
                 context_mib: self.context_mib,
             },
+            is_exclusive: self.exclusive,
             asleep_mib: self.asleep_mib,
             stored: StoredModel {
                 bytes: self.stored_bytes,

@@ -31,6 +31,7 @@ pub fn model(mib: u64) -> PoolModel {
             split: Split::Never,
             context_mib: 0,
         },
+        is_exclusive: false,
         asleep_mib: None,
         stored: StoredModel {
             bytes: mib << 20,
@@ -325,6 +326,7 @@ impl SimulatedHost {
             name: "card".into(),
             empty_mib: card.total_mib * counted,
             others_mib: card.others_mib(),
+            outside_mib: card.outside_mib,
             is_open: card.is_open,
         };
         let devices = devices.map(device).collect();
@@ -1247,9 +1249,12 @@ fn demand_of<'a>(demands: &'a mut BTreeMap<ModelId, Demand>, id: &ModelId) -> &'
 }
 
 fn model_of(rng: &mut Rng) -> PoolModel {
+    let is_preloaded = rng.bool();
+    let mib = rng.u64(1..16) * 1000;
     PoolModel {
-        is_preloaded: rng.bool(),
-        ..model(rng.u64(1..16) * 1000)
+        is_preloaded,
+        is_exclusive: mib == 15_000,
+        ..model(mib)
     }
 }
 
