@@ -509,6 +509,24 @@ fn tensors_become_values_lists_and_columns() {
 }
 
 #[test]
+fn a_tensor_of_nothing_is_an_empty_list_whatever_its_other_sides_claim() {
+    for shape in [
+        json!([2, 0]),
+        json!([1_000_000_000_000_u64, 0]),
+        json!([0, u64::MAX, u64::MAX]),
+        json!([1, 0, 1]),
+    ] {
+        for name in ["y", "labels", "boxes"] {
+            let output = json!({ "name": name, "shape": shape, "data": [] });
+            let result = result_of(json!([output]));
+            assert_eq!(result.unwrap(), json!({ name: [] }), "{shape}");
+        }
+    }
+    let overflow = json!({ "name": "y", "shape": [u64::MAX, 2, 0], "data": [] });
+    assert!(result_of(json!([overflow])).is_err());
+}
+
+#[test]
 fn pages_of_a_server_show_no_costs_and_the_clients_name() {
     let page = json!({
         "name": "served", "outputs": [{ "name": "y" }, { "name": "COST_METRIC_a" }],
