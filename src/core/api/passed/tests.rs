@@ -35,6 +35,25 @@ fn a_json_body_passes_with_the_servers_name_of_the_model() {
 }
 
 #[test]
+fn a_response_in_the_background_is_refused_before_a_server_works_on_it() {
+    let response = |more: Value| {
+        let body = json!({ "model": "m", "input": "x", "background": more });
+        read(PassedApi::Responses, &body)
+    };
+    for set in [json!(true), json!(1), json!("true")] {
+        let refused = response(set.clone());
+        let Err(Refusal::BadRequest { pointer, message }) = refused else {
+            panic!("{set}: {refused:?}");
+        };
+        assert_eq!(pointer, "/background");
+        assert!(message.contains("is billed as it ends"), "{message}");
+    }
+    for unset in [json!(false), json!(null)] {
+        assert!(response(unset).is_ok());
+    }
+}
+
+#[test]
 fn continuous_usage_is_asked_of_chats_alone() {
     let body = json!({ "model": "m", "input": "hello", "stream": true });
     let call = read(PassedApi::Responses, &body).unwrap();
