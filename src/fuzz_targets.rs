@@ -13,7 +13,7 @@ use infergate_core::api::arriving_form::FormStart;
 use infergate_core::api::dialect::RequestBody;
 use infergate_core::api::dialects::route;
 use infergate_core::api::form::Form;
-use infergate_core::api::open_inference::edit_answer;
+use infergate_core::api::open_inference::{edit_answer, generated_piece, task_result};
 use infergate_core::api::route::RouteTarget;
 use infergate_core::api::scan::MemberScanner;
 use infergate_core::api::sse::EventSplitter;
@@ -186,6 +186,18 @@ pub fn members_of_json(bytes: &[u8], cut: usize) {
 pub fn answers_of_tensors(bytes: &[u8], _: usize) {
     if let Ok(edit) = edit_answer(bytes, "m", &[]) {
         assert!(is_json_text(&edit.json));
+    }
+}
+
+/// The same answers as results of tasks, and pieces of generated text: what is made of one is JSON, and not more than a
+/// few times what came.
+pub fn results_of_tensors(bytes: &[u8], _: usize) {
+    if let Ok((result, _)) = task_result(bytes) {
+        assert!(is_json_text(&result));
+        assert!(result.len() <= 4 * bytes.len());
+    }
+    if let Ok(piece) = generated_piece(bytes) {
+        assert!(piece.text.is_none_or(|text| is_json_text(text.as_bytes())));
     }
 }
 

@@ -165,6 +165,7 @@ fed!(
     members_of_json,
     requests_of_http1,
     responses_of_http1,
+    results_of_tensors,
     values_of_gossip,
 );
 

@@ -86,6 +86,8 @@ pub struct RequestBilling {
     is_sent: bool,
     /// The client has bytes of the answer.
     is_received: bool,
+    /// The client has an open connection, which costs what it has used however it ends.
+    is_connected: bool,
     is_unmetered: bool,
     /// The usage of a response is recorded, which may be nothing that is priced.
     is_recorded: bool,
@@ -197,6 +199,12 @@ impl RequestBilling {
     /// The client has got bytes of the answer.
     pub fn mark_received(&mut self) {
         self.is_received = true;
+    }
+
+    /// The client has an open connection that has left HTTP.
+    pub fn mark_connected(&mut self) {
+        self.is_received = true;
+        self.is_connected = true;
     }
 
     /// The answer is whole, and its server has not said what it used.
@@ -329,6 +337,9 @@ impl RequestBilling {
 
     /// Returns whether a request that a server was sent is charged, by its outcome.
     fn is_due(&self, tariff: Option<&Tariff>, outcome: RequestOutcome) -> bool {
+        if self.is_connected {
+            return true;
+        }
         let cut = tariff.map_or(ChargeCut::Seen, |tariff| tariff.charge_cut);
         match outcome {
             RequestOutcome::Completed => true,

@@ -66,12 +66,48 @@ def check(binary, scratch):
     if b"ExecStopPost" not in manual:
         yield "the man page of `gpu sweep` says nothing of its use"
     installed = tree / "usr/bin/infergate"
+    yield from check_start(scratch)
     configuration = tree / "etc/infergate/infergate.yaml"
     said = run(installed, "check", configuration)
     if said.strip() != f"{configuration}: good":
         yield f"the configuration is not good: {said}"
     if is_root:
         yield from check_changes(tree, made, installed, configuration)
+
+
+RESTART = "systemctl try-restart infergate.service"
+UPGRADE = (
+    "runuser -u infergate -- /usr/bin/infergate upgrade --config /etc/infergate/infergate.yaml"
+)
+
+
+def check_start(scratch):
+    """What is done with a gateway that runs: it is upgraded, and restarted only where that fails."""
+    host = scratch / "host"
+    host.mkdir()
+    said = host / "said"
+    for name in ("systemctl", "systemd-sysusers", "runuser"):
+        stub = host / name
+        exits = name.upper()[:4] + "_EXIT"
+        stub.write_text(f'#!/bin/sh\necho "{name} $*" >>{said}\neval "${exits}"\n')
+        stub.chmod(0o755)
+    # Its commands are those of a host with systemd, whatever runs here.
+    script = (ROOT / "deploy" / "debian" / "postinst").read_text()
+    script = script.replace("/run/systemd/system", str(host))
+    inactive = "[ $1 != is-active ]"
+    for former, active, upgraded, expected in (
+        ("", "", "", []),
+        ("0.1", inactive, "", []),
+        ("0.1", "", "", [UPGRADE]),
+        ("0.1", "", "exit 1", [UPGRADE, RESTART]),
+    ):
+        said.write_text("")
+        env = {**os.environ, "PATH": f"{host}:{os.environ['PATH']}", "DPKG_ROOT": ""}
+        env.update(SYST_EXIT=active, RUNU_EXIT=upgraded)
+        run("sh", "-c", script, "postinst", "configure", former, env=env)
+        done = [line for line in said.read_text().splitlines() if line in (UPGRADE, RESTART)]
+        if done != expected:
+            yield f"after {former!r} postinst does {done}, expected {expected}"
 
 
 def check_changes(tree, made, installed, configuration):

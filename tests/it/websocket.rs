@@ -269,6 +269,30 @@ async fn the_permit_is_held_to_the_end_and_comes_back_with_each_kind_of_it() {
 }
 
 #[tokio::test]
+async fn an_open_connection_is_paid_whoever_leaves_it_also_where_cut_requests_are_free() {
+    let server = RecordingServer::start().await;
+    let tariff =
+        "    tariff: { cost_per_infer: 1, coefficients: { bytes_in: 1 }, charge_cut: none }\n";
+    let node = Node::start(&one_socket(server.address, 4, tariff)).await;
+    for round in 0..3 {
+        let mut client = WebSocketClient::connect(node.clients, PATH).await;
+        let socket = server.socket(round).await;
+        client.send_text("hello").await;
+        socket.until_received(11).await;
+        match round {
+            0 => drop(client),
+            1 => client.reset(),
+            _ => {
+                socket.close();
+                client.closed().await;
+            }
+        }
+        let event = node.events(round + 1).await.pop().unwrap();
+        assert_eq!(event["neurons"], 12.0, "{event}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_hears_that_its_client_is_gone() {
     let server = RecordingServer::start().await;
     let node = Node::start(&one_socket(server.address, 1, "")).await;

@@ -103,6 +103,14 @@ pub(super) fn parse(
         PassedApi::Rerank if !value("documents").is_some_and(is_filled_list) => {
             return Err(missing("/documents", "a list of texts, not empty"));
         }
+        PassedApi::Responses if value("background").is_some_and(is_set) => {
+            return Err(Refusal::BadRequest {
+                pointer: "/background".into(),
+                message: "`background` must be left out: a response is billed as it ends here, and its server would \
+                          work on after that"
+                    .into(),
+            });
+        }
         _ => {}
     }
     let has_event_format = value("stream_format") == Some(br#""sse""#);
@@ -123,6 +131,11 @@ pub(super) fn parse(
         usage_requested: true,
         ..call
     })
+}
+
+/// Whether a server may take the value for true: some read `1` and `"yes"` as that.
+fn is_set(value: &[u8]) -> bool {
+    !matches!(value, b"false" | b"null")
 }
 
 fn is_filled_list(value: &[u8]) -> bool {

@@ -1,11 +1,15 @@
 //! Duration of a WAV file, from its header.
 //!
 //! Not a decoder: samples are not read, and at most [`CHUNKS_MAX`] chunks are looked at. Claims of the header are
-//! held against the file: its data is no longer than the bytes that are there, and its byte rate is that of its samples.
+//! held against the file. Its data is no longer than the bytes that are there, and no shorter but for
+//! [`TRAILER_BYTES_MAX`]; its byte rate is that of its samples.
 //! Format: <https://www.rfc-editor.org/rfc/rfc2361>, <https://learn.microsoft.com/windows/win32/xaudio2/resource-interchange-file-format--riff->.
 
 /// Chunks of a file before its data: tools write one or two.
 pub const CHUNKS_MAX: usize = 32;
+
+/// Bytes of a file behind its data: tools write names and places there. More may be sound that readers find.
+pub const TRAILER_BYTES_MAX: usize = 4 * 1024;
 
 /// Sample rates of sounds, in hertz.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
@@ -33,6 +37,9 @@ pub fn seconds(start: &[u8], bytes: usize) -> Option<f64> {
                     0 | u32::MAX => there,
                     _ => length.min(there),
                 };
+                if there - length > TRAILER_BYTES_MAX {
+                    return None;
+                }
                 return Some(length as f64 / f64::from(byte_rate?));
             }
             _ => {}
@@ -120,6 +127,21 @@ mod tests {
             b"OggS".to_vec(),
         ] {
             assert_eq!(whole(&bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn data_that_leaves_most_of_the_file_to_others_is_not_believed() {
+        let mono = format(1, 1, 16_000, 16);
+        let short = |behind: usize| file(&[&mono, &data(2, 2), &data(u32::MAX, behind)]);
+        assert_eq!(whole(&short(TRAILER_BYTES_MAX - 8)), Some(2.0 / 32_000.0));
+        assert_eq!(whole(&short(TRAILER_BYTES_MAX - 7)), None);
+        assert_eq!(whole(&short(25 << 20)), None);
+        // Of a file that is still coming the beginning alone is here.
+        assert_eq!(seconds(&short(0), 25 << 20), None);
+        for open in [0, u32::MAX] {
+            let stream = file(&[&mono, &data(open, 64_000)]);
+            assert_eq!(whole(&stream), Some(2.0));
         }
     }
 

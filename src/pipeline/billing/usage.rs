@@ -42,6 +42,12 @@ impl<'a> PricingRules<'a> {
         };
         PricingRules { spec, tariff }
     }
+
+    /// Whether the tariff has a coefficient for a metric.
+    fn has_price(self, name: &str) -> bool {
+        let tariff = self.tariff;
+        tariff.is_some_and(|tariff| tariff.coefficients.contains_key(name))
+    }
 }
 
 /// Usage that a response has reported so far.
@@ -169,13 +175,9 @@ impl ReportedUsage {
                 .flatten();
             counted.extend(estimate(b"", texts.as_deref().unwrap_or(output)));
         }
-        let priced = |name: &str| {
-            let tariff = rules.tariff;
-            tariff.is_some_and(|tariff| tariff.coefficients.contains_key(name))
-        };
         let of_tokens = self.of_tokens && input.is_of_tokens();
-        counted.retain(|(name, _)| of_tokens || priced(name));
-        counted.extend(input.guessed(self.complete));
+        counted.retain(|(name, _)| of_tokens || rules.has_price(name));
+        counted.extend(input.guessed(rules, self.complete));
         counted
     }
 }
@@ -240,14 +242,17 @@ impl EstimateInput {
         self.passed.as_ref().map_or(&[], |passed| &passed.known)
     }
 
-    /// Figures beside tokens that are guessed at; those of the output only of an answer that is whole.
-    fn guessed(&self, is_complete: bool) -> Vec<(String, f64)> {
+    /// Figures beside tokens that are guessed at; those of the output only of an answer that is whole, and steps that
+    /// nobody named only where they have a price.
+    fn guessed(&self, rules: PricingRules<'_>, is_complete: bool) -> Vec<(String, f64)> {
         let Some(passed) = &self.passed else {
             return Vec::new();
         };
         let images =
             (is_complete && passed.images > 0).then(|| ("output_images", passed.images.into()));
         let all = passed.estimated.iter().copied().chain(images);
+        let counts = |name: &str| name != "image_steps" || rules.has_price(name);
+        let all = all.filter(|(name, _)| counts(name));
         all.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
@@ -283,7 +288,7 @@ impl BillableUsage {
         }
         let output = transformer.output();
         let estimated = match rules.spec.metrics_trust {
-            Trust::Trust if reported.is_metered() => input.guessed(reported.complete),
+            Trust::Trust if reported.is_metered() => input.guessed(rules, reported.complete),
             Trust::Trust => reported.counted(rules, input, output.as_deref()),
             Trust::Estimate | Trust::Compare if input.passed.is_some() => {
                 reported.recounted(rules, input, output.as_deref())
@@ -307,7 +312,7 @@ impl BillableUsage {
             return None;
         }
         let estimated = match rules.spec.metrics_trust {
-            Trust::Trust if reported.is_metered() => input.guessed(reported.complete),
+            Trust::Trust if reported.is_metered() => input.guessed(rules, reported.complete),
             Trust::Trust => reported.counted(rules, input, None),
             Trust::Estimate | Trust::Compare if input.passed.is_some() => {
                 reported.recounted(rules, input, None)

@@ -18,7 +18,7 @@ impl RequestContext {
         self.response_started = true;
         self.status = SWITCHED;
         self.is_streaming = true;
-        self.billing.mark_received();
+        self.billing.mark_connected();
     }
 
     /// Records what the server has reported in its head, and what the gateway has measured so far.

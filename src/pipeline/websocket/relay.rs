@@ -56,9 +56,15 @@ pub async fn relay(
     response.detach_head();
     let mut websocket = WebSocket::new(client, response.tunnel());
     let limits = ConnectionLimits::new(ctx, account);
-    let end = websocket.run(shared, ctx, transformer, &limits).await;
-    parting::leave_server(end, &mut websocket.upward, websocket.server).await;
-    ctx.record_connection(transformer, &websocket.usage(limits.began));
+    let end = {
+        let metered = MeteredConnection {
+            websocket: &mut websocket,
+            ctx: &mut *ctx,
+            transformer: &mut *transformer,
+            began: limits.began,
+        };
+        metered.relay_and_leave(shared, &limits).await
+    };
     ctx.record_connection_end(end.reason(), end.outcome());
     model.metrics.record_websocket_end(end.end);
     release(end.relayed(), ctx);
@@ -66,6 +72,33 @@ pub async fn relay(
     let lanes = (&mut websocket.upward, &mut websocket.downward);
     parting::leave_client(end, lanes, websocket.client).await;
     Ok(())
+}
+
+/// A connection whose usage is recorded by drop: once its server is left, and where the process ends before.
+struct MeteredConnection<'m, 'c, 's> {
+    websocket: &'m mut WebSocket<'c, 's>,
+    ctx: &'m mut RequestContext,
+    transformer: &'m mut ResponseTransformer,
+    began: Instant,
+}
+
+impl MeteredConnection<'_, '_, '_> {
+    /// Relays until the connection ends, and leaves its server.
+    async fn relay_and_leave(self, shared: &Shared, limits: &ConnectionLimits) -> WebSocketEnd {
+        let websocket = &mut *self.websocket;
+        let end = websocket
+            .run(shared, self.ctx, self.transformer, limits)
+            .await;
+        parting::leave_server(end, &mut websocket.upward, websocket.server).await;
+        end
+    }
+}
+
+impl Drop for MeteredConnection<'_, '_, '_> {
+    fn drop(&mut self) {
+        let usage = self.websocket.usage(self.began);
+        self.ctx.record_connection(self.transformer, &usage);
+    }
 }
 
 /// Head of the 101 as the client gets it: that of the server, with what the gateway says of each request.

@@ -132,6 +132,32 @@ async fn a_drain_waits_for_connections_until_its_end_and_closes_them_then() {
 }
 
 #[tokio::test]
+async fn a_connection_that_a_second_signal_drops_is_billed_for_what_it_has_used() {
+    let server = simulated().await;
+    let tariff = "    tariff: { cost_per_infer: 1, coefficients: { bytes_in: 1 } }\n";
+    let timeouts = "timeouts: { drain_delay_secs: 0, drain_timeout_secs: 600 }\n";
+    let config = format!("{timeouts}{}", one_socket(server.address, 4, tariff));
+    let mut node = Node::start(&config).await;
+    let mut client = WebSocketClient::connect(node.clients, PATH).await;
+    client.send_text("hello").await;
+    assert_eq!(client.text().await, "hello");
+    node.signal("TERM");
+    eventually("nobody is accepted any more", async || {
+        TcpStream::connect(node.clients)
+            .await
+            .is_err()
+            .then_some(())
+    })
+    .await;
+    node.signal("TERM");
+    assert_eq!(node.ended().await.code(), Some(1));
+    let event = node.events(1).await.pop().unwrap();
+    assert_eq!(event["neurons"], 12.0, "{event}");
+    let secs = event["metrics"]["connection_secs"].as_f64();
+    assert!(secs.is_some_and(|secs| secs > 0.0), "{event}");
+}
+
+#[tokio::test]
 async fn a_drain_ends_at_once_when_the_last_connection_does() {
     let server = simulated().await;
     let timeouts = "timeouts: { drain_delay_secs: 0, drain_timeout_secs: 600 }\n";

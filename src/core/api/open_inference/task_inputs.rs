@@ -1,8 +1,8 @@
 //! Payload of a task as tensors: each member is an input of the same name.
 //!
 //! Shapes are those of a batch: a row for each text of the member `text` where that is a list, else one row, and one
-//! column. Values that stand for the whole request are repeated in each row. Lists and objects are JSON in a text. Not
-//! a check of the input, which the task's schema is.
+//! column. Values that stand for the whole request are repeated in each row, up to [`GROWTH_MAX`] and
+//! [`GROWTH_FLOOR_BYTES`]. Lists and objects are JSON in a text. Not a check of the input, which the task's schema is.
 
 use std::borrow::Cow;
 
@@ -11,6 +11,14 @@ use infergate_tasks::json::{parse_list, scan_members};
 use crate::Refusal;
 use crate::api::json::bad;
 use crate::api::json_text::push_text;
+
+/// Times of the payload's bytes that its tensors take at most: escapes in a list double it, and as much as the payload has
+/// is left for repeats. A long member beside many texts would take the product of both.
+const GROWTH_MAX: usize = 3;
+/// Bytes that tensors may take whatever the payload has: short texts beside some short members are repeated often.
+const GROWTH_FLOOR_BYTES: usize = 1 << 20;
+/// Bytes of an input beside its name and elements.
+const INPUT_HEAD_BYTES: usize = 64;
 
 /// Member whose items are rows of the batch.
 const ROWS: &str = "text";
@@ -41,7 +49,8 @@ fn input_name(member: &str) -> &str {
 /// Returns the body of `infer` for a task's payload.
 ///
 /// # Errors
-/// The payload is no JSON object.
+/// The payload is no JSON object, or repeats make more of it than [`GROWTH_MAX`] times its bytes
+/// ([`Refusal::BodyTooLarge`]).
 pub fn infer_body(payload: &[u8]) -> Result<Vec<u8>, Refusal> {
     let members = members(payload)?;
     let texts = members.iter().find(|(name, _)| name == ROWS);
@@ -49,19 +58,28 @@ pub fn infer_body(payload: &[u8]) -> Result<Vec<u8>, Refusal> {
     let texts = texts.filter(|list| list.iter().all(|item| item.starts_with('"')));
     let texts = texts.filter(|list| !list.is_empty());
     let rows = texts.as_ref().map_or(1, Vec::len);
+    let bytes_max = payload.len().saturating_mul(GROWTH_MAX);
+    let bytes_max = bytes_max.max(GROWTH_FLOOR_BYTES);
     let mut body = Vec::with_capacity(payload.len() + 256);
     body.extend_from_slice(br#"{"inputs":["#);
     for (at, (name, json)) in members.iter().enumerate() {
         if at > 0 {
             body.push(b',');
         }
-        match &texts {
-            Some(texts) if name == ROWS => write_input(name, "BYTES", texts, &mut body),
-            _ => {
-                let (datatype, element) = element_of(name, json);
-                write_input(name, datatype, &vec![&*element; rows], &mut body);
+        let (datatype, element) = match &texts {
+            Some(texts) if name == ROWS => {
+                write_input(name, "BYTES", texts.iter().copied(), &mut body);
+                continue;
             }
+            _ => element_of(name, json),
+        };
+        let repeated = (element.len() + 1).saturating_mul(rows);
+        let input_bytes = repeated.saturating_add(name.len() + INPUT_HEAD_BYTES);
+        if body.len().saturating_add(input_bytes) > bytes_max {
+            return Err(Refusal::BodyTooLarge);
         }
+        let elements = std::iter::repeat_n(&*element, rows);
+        write_input(name, datatype, elements, &mut body);
     }
     body.extend_from_slice(b"]}");
     Ok(body)
@@ -130,13 +148,18 @@ fn element_of<'a>(name: &str, json: &'a str) -> (&'static str, Cow<'a, str>) {
     }
 }
 
-fn write_input(member: &str, datatype: &str, elements: &[&str], body: &mut Vec<u8>) {
+fn write_input<'a>(
+    member: &str,
+    datatype: &str,
+    elements: impl ExactSizeIterator<Item = &'a str>,
+    body: &mut Vec<u8>,
+) {
     body.extend_from_slice(br#"{"name":"#);
     push_text(body, input_name(member));
     let rows = elements.len();
     let head = format!(r#","shape":[{rows},1],"datatype":"{datatype}","data":["#);
     body.extend_from_slice(head.as_bytes());
-    for (at, element) in elements.iter().enumerate() {
+    for (at, element) in elements.enumerate() {
         if at > 0 {
             body.push(b',');
         }

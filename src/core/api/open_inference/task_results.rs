@@ -111,6 +111,11 @@ fn write_tensor(
     if count != Some(elements.len()) || shape.len() > DIMENSIONS_MAX {
         return Err("a tensor has not the elements of its shape");
     }
+    if elements.is_empty() {
+        // Sides beside one of 0 are whatever the server claims: lists of nothing are written for none of them.
+        out.extend_from_slice(b"[]");
+        return Ok(());
+    }
     let dimensions: Vec<usize> = match &*head.name {
         name if COLUMNS.contains(&name) => vec![elements.len()],
         BOXES => {
@@ -140,19 +145,20 @@ fn flatten<'a>(
     Ok(())
 }
 
-/// Writes elements as lists of these dimensions.
+/// Writes elements as lists of these dimensions, whose product is their number: none is 0, and so lists are fewer than
+/// elements.
 fn write_nested(elements: &[&str], dimensions: &[usize], out: &mut Vec<u8>) {
     let Some((side, inner)) = dimensions.split_first() else {
         out.extend_from_slice(elements.first().unwrap_or(&"null").as_bytes());
         return;
     };
     out.push(b'[');
-    let step = elements.len().checked_div(*side).unwrap_or(0);
-    for row in 0..*side {
+    let step = elements.len().checked_div(*side).unwrap_or(0).max(1);
+    for (row, part) in elements.chunks(step).enumerate() {
         if row > 0 {
             out.push(b',');
         }
-        write_nested(&elements[row * step..(row + 1) * step], inner, out);
+        write_nested(part, inner, out);
     }
     out.push(b']');
 }

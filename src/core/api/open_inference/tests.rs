@@ -416,6 +416,25 @@ fn members_of_a_payload_are_inputs_with_a_row_for_each_text() {
 }
 
 #[test]
+fn repeats_of_a_long_member_for_many_texts_are_refused_as_too_large() {
+    let texts = |count: usize| vec!["a"; count];
+    let sent = |payload: Value| infer_body(payload.to_string().as_bytes());
+    let pad = "p".repeat(200_000);
+    for payload in [
+        json!({ "input_text": "x", "text": texts(1_000), "pad": pad }),
+        json!({ "pad": pad, "pads": pad, "text": texts(20) }),
+        json!({ "pad": [pad], "text": texts(1_000) }),
+    ] {
+        assert_eq!(sent(payload), Err(Refusal::BodyTooLarge));
+    }
+    let fields = "\"\":1,".repeat(100_000);
+    let fields = format!("{{{fields}\"a\":1}}");
+    assert_eq!(infer_body(fields.as_bytes()), Err(Refusal::BodyTooLarge));
+    assert!(sent(json!({ "text": texts(1), "pad": pad })).is_ok());
+    assert!(sent(json!({ "text": texts(20_000), "pooling": "cls", "dimensions": 768 })).is_ok());
+}
+
+#[test]
 fn every_number_of_a_tasks_schema_that_is_no_integer_is_a_fraction() {
     for task in Task::ALL {
         let Some(schemas) = BuiltinTask::of(task).schemas() else {
@@ -487,6 +506,24 @@ fn tensors_become_values_lists_and_columns() {
     ] {
         assert!(result_of(json!([bad.clone()])).is_err(), "{bad}");
     }
+}
+
+#[test]
+fn a_tensor_of_nothing_is_an_empty_list_whatever_its_other_sides_claim() {
+    for shape in [
+        json!([2, 0]),
+        json!([1_000_000_000_000_u64, 0]),
+        json!([0, u64::MAX, u64::MAX]),
+        json!([1, 0, 1]),
+    ] {
+        for name in ["y", "labels", "boxes"] {
+            let output = json!({ "name": name, "shape": shape, "data": [] });
+            let result = result_of(json!([output]));
+            assert_eq!(result.unwrap(), json!({ name: [] }), "{shape}");
+        }
+    }
+    let overflow = json!({ "name": "y", "shape": [u64::MAX, 2, 0], "data": [] });
+    assert!(result_of(json!([overflow])).is_err());
 }
 
 #[test]

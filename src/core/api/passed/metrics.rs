@@ -16,6 +16,10 @@ pub const SOUND_BYTES_PER_SEC: f64 = 8_000.0;
 
 /// Pixels along the side of a tile, as image models are priced.
 const TILE: u32 = 512;
+/// Members for the steps of an image, by the names that servers have for them.
+const STEPS: [&str; 3] = ["num_inference_steps", "num_steps", "steps"];
+/// Steps of an image whose request does not name them: the default of the task `text-to-image`.
+const STEPS_DEFAULT: f64 = 20.0;
 /// No image has a longer side, in pixels.
 const SIDE_MAX: u32 = 65_536;
 
@@ -60,11 +64,12 @@ impl PassedMetrics {
             return;
         };
         let value = |name: &str| members.last(name).map(|range| &call.body[range]);
-        let number = |name: &str| std::str::from_utf8(value(name)?).ok()?.parse::<u32>().ok();
-        let steps = ["num_inference_steps", "num_steps", "steps"];
         let images = f64::from(call.choices);
-        if let Some(steps) = steps.into_iter().find_map(number) {
-            self.known.push(("image_steps", f64::from(steps) * images));
+        // Which of several a server takes is its own to know: none of them makes the others cheaper.
+        let named = STEPS.into_iter().filter_map(value).filter_map(steps);
+        match named.reduce(f64::max) {
+            Some(steps) => self.known.push(("image_steps", steps * images)),
+            None => self.estimated.push(("image_steps", STEPS_DEFAULT * images)),
         }
         let size = value("size").and_then(string).and_then(|size| tiles(&size));
         if let Some(tiles) = size {
@@ -124,6 +129,17 @@ pub fn response_texts(answer: &[u8]) -> Option<Vec<u8>> {
         texts.extend(parts.filter_map(|part| part.text).chain(item.arguments));
     }
     serde_json::to_vec(&texts).ok()
+}
+
+/// Steps by the value of a member: servers take `50`, `50.0` and `"50"`. None where it names no step.
+fn steps(json: &[u8]) -> Option<f64> {
+    let text = string(json);
+    let text = match &text {
+        Some(text) => text.trim(),
+        None => std::str::from_utf8(json).ok()?,
+    };
+    let steps = text.parse::<f64>().ok()?;
+    (steps > 0.0).then(|| steps.ceil().min(f64::from(u32::MAX)))
 }
 
 /// Tiles of an image whose size is given as `1024x768`; begun ones count.

@@ -35,6 +35,58 @@ fn a_json_body_passes_with_the_servers_name_of_the_model() {
 }
 
 #[test]
+fn steps_of_an_image_are_the_most_that_a_server_may_take_and_never_none() {
+    let counted = |more: Value| {
+        let mut body = json!({ "model": "m", "prompt": "a cat", "n": 2 });
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        let call = read(PassedApi::Images, &body).unwrap();
+        let estimated = PassedMetrics::of(&call).unwrap().estimated;
+        (known(&call, "image_steps"), estimated)
+    };
+    for (named, steps) in [
+        (json!({ "num_inference_steps": 50.0 }), 100.0),
+        (json!({ "num_inference_steps": "50" }), 100.0),
+        (json!({ "num_inference_steps": 1, "steps": 50 }), 100.0),
+        (
+            json!({ "num_inference_steps": 30.0, "num_steps": 50, "steps": null }),
+            100.0,
+        ),
+        (json!({ "steps": 2.5 }), 6.0),
+    ] {
+        assert_eq!(counted(named.clone()), (Some(steps), vec![]), "{named}");
+    }
+    for unnamed in [
+        json!({}),
+        json!({ "steps": null }),
+        json!({ "steps": 0 }),
+        json!({ "steps": [50] }),
+    ] {
+        let guessed = vec![("image_steps", 40.0)];
+        assert_eq!(counted(unnamed.clone()), (None, guessed), "{unnamed}");
+    }
+}
+
+#[test]
+fn a_response_in_the_background_is_refused_before_a_server_works_on_it() {
+    let response = |more: Value| {
+        let body = json!({ "model": "m", "input": "x", "background": more });
+        read(PassedApi::Responses, &body)
+    };
+    for set in [json!(true), json!(1), json!("true")] {
+        let refused = response(set.clone());
+        let Err(Refusal::BadRequest { pointer, message }) = refused else {
+            panic!("{set}: {refused:?}");
+        };
+        assert_eq!(pointer, "/background");
+        assert!(message.contains("is billed as it ends"), "{message}");
+    }
+    for unset in [json!(false), json!(null)] {
+        assert!(response(unset).is_ok());
+    }
+}
+
+#[test]
 fn continuous_usage_is_asked_of_chats_alone() {
     let body = json!({ "model": "m", "input": "hello", "stream": true });
     let call = read(PassedApi::Responses, &body).unwrap();
