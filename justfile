@@ -76,7 +76,7 @@ accept-gpu:
     cargo bench -p infergate-core --bench swap -- --check
     scripts/gpu-check target/release/infergate
 
-# Listeners for clients: wrong requests and frames, floods, thousands of slow ones, forms of 25 MB, 20 upgrades, a million answers, mosec (25 minutes)
+# Listeners for clients: wrong requests and frames, floods, thousands of slow ones, forms of 25 MB, 20 upgrades, a million answers, 10,000 WebSockets, mosec (25 minutes)
 accept-edge:
     cargo build --release --quiet
     tests/edge/http1.py --binary target/release/infergate
@@ -86,6 +86,7 @@ accept-edge:
     tests/edge/upgrade.py --binary target/release/infergate --full
     tests/edge/upstream_http2.py --binary target/release/infergate --full
     tests/edge/nonces.py --binary target/release/infergate --requests 1000000
+    INFERGATE_UPGRADES=10000 cargo test --quiet --test it websocket::upgrades_to_an_instant_server
     tests/mosec/run target/release/infergate --full
     tests/edge/tls_cost.py
 

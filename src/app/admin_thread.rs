@@ -1,6 +1,7 @@
 //! The operators' listener: a thread of its own, in plain text or under TLS.
 //!
-//! Answers are the admin module's. A reload changes the certificates, for new connections.
+//! Answers are the admin module's. A reload changes the certificates, for new connections. At most
+//! [`CONNECTIONS_MAX`] connections are open at a time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,6 +20,10 @@ use tokio::task::JoinSet;
 use super::listen::accept;
 use crate::admin::{Admin, AdminTlsStream};
 use crate::tls::ListenerTls;
+
+/// Connections at a time, those that have not made their handshake included. Operators, their tools and scrapers have
+/// a few; strangers are to leave the process's descriptors to clients.
+const CONNECTIONS_MAX: usize = 256;
 
 /// Time for an operator's handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
@@ -83,10 +88,15 @@ async fn accept_admin(
 ) {
     let mut open = JoinSet::new();
     loop {
-        while open.try_join_next().is_some() {}
         let Some((tcp, address)) = accept(&listener).await else {
             continue;
         };
+        while open.try_join_next().is_some() {}
+        if open.len() >= CONNECTIONS_MAX {
+            // Anybody can cause it.
+            tracing::debug!(%address, "an operator's connection is closed: there are too many");
+            continue;
+        }
         let admin = Arc::clone(&admin);
         let closed = closed.clone();
         let tls = tls.load_full();

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::http2_stream::Http2Stream;
-use super::serve::{keepalive, stall_max};
+use super::serve::{before_first_request, keepalive, stall_max};
 use super::server::DownstreamServer;
 use super::session::{Arrival, Session};
 use super::socket::Socket;
@@ -108,7 +108,8 @@ pub(super) async fn serve_http2(
     (mut drained, unused): (watch::Receiver<bool>, Option<UnsentAnswers>),
 ) {
     let (builder, limit) = settings(&edge);
-    let Ok(Ok(mut connection)) = timeout(limit, builder.handshake(socket)).await else {
+    let opening = timeout(limit, builder.handshake(socket));
+    let Some(Ok(Ok(mut connection))) = before_first_request(&drained, opening).await else {
         return;
     };
     drop(unused);

@@ -18,7 +18,7 @@ use super::connections::{ClientConnectionGuard, ConnectionLimit};
 use super::handshakes::{HandshakeBounds, Handshakes};
 use super::http2::{PREFACE, ReadBefore, serve_http2};
 use super::proxy_protocol;
-use super::serve::{serve_connection, stall_max};
+use super::serve::{before_first_request, serve_connection, stall_max};
 use super::server::DownstreamServer;
 use super::session::Arrival;
 use super::settings::{ClientListenerConfig, Http2, ListenAddress, ProxyProtocol};
@@ -172,7 +172,11 @@ impl ClientListener {
             AcceptedStream::Unix(mut unix) => {
                 // Whoever is on this machine has no address, but the clients of a balancer do.
                 let opening = read_proxy_header(&edge, &mut unix, &protocols, (client, &mut guard));
-                Box::pin(opening).await?;
+                let opening = before_first_request(&drained.0, opening);
+                match Box::pin(opening).await {
+                    Some(opened) => opened?,
+                    None => return Ok(()),
+                }
                 (Socket::Unix(unix), false)
             }
             AcceptedStream::Tcp(tcp, _) => {
@@ -184,8 +188,12 @@ impl ClientListener {
                     true => (Socket::Tcp(tcp), false),
                     // Boxed: a connection in plain text has no room for it.
                     false => {
-                        let known = (client, &mut guard);
-                        Box::pin(self.open(&edge, tcp, &protocols, known)).await?
+                        let opening = self.open(&edge, tcp, &protocols, (client, &mut guard));
+                        let opening = before_first_request(&drained.0, opening);
+                        match Box::pin(opening).await {
+                            Some(opened) => opened?,
+                            None => return Ok(()),
+                        }
                     }
                 }
             }
@@ -269,11 +277,11 @@ async fn serve_either(
 ) -> Result<(), ConnectionFault> {
     let limit = edge.shared.snapshot.load().limits.header_timeout_secs;
     let limit = Duration::from_secs(limit);
-    let is_http2 = is_http2
-        || matches!(
-            timeout(limit, begins_with_preface(&mut connection)).await,
-            Ok(true)
-        );
+    let is_http2 = is_http2 || {
+        let preface = timeout(limit, begins_with_preface(&mut connection));
+        let read = before_first_request(&drained.0, preface).await;
+        matches!(read, Some(Ok(true)))
+    };
     if !is_http2 {
         serve_connection(&edge, connection, arrival, drained).await;
         return Ok(());

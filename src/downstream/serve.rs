@@ -23,7 +23,7 @@ use crate::state::UnsentAnswers;
 /// it begins: a busy one would outlive any. A handshake an hour costs nothing.
 const PEER_AGE_MAX: Millis = Millis::from_secs(60 * 60);
 
-/// Time for the first request of a connection whose listener closes: a client that has just connected sends one.
+/// Time for the first request of a connection whose listener closes, and for what comes before it: a client that has just connected sends one.
 const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(1);
 
 /// Serves a client's connection until either side ends it. `drained` turns true when idle connections are
@@ -109,6 +109,22 @@ fn serve(
             session.begin();
         }
     }
+}
+
+/// Waits for what comes before the first request of a connection; none where it did not come. Once `drained` turns true
+/// it waits a moment more, so that who has connected and says nothing does not hold up the end.
+pub(super) async fn before_first_request<T>(
+    drained: &watch::Receiver<bool>,
+    opening: impl Future<Output = T>,
+) -> Option<T> {
+    let mut drained = drained.clone();
+    let mut opening = pin!(opening);
+    tokio::select! {
+        biased;
+        opened = opening.as_mut() => return Some(opened),
+        _ = drained.wait_for(|drained| *drained) => {}
+    }
+    timeout(FIRST_REQUEST_GRACE, opening).await.ok()
 }
 
 /// Waits a moment for the first request of a connection that was accepted just before its listener closed.

@@ -377,6 +377,7 @@ impl EventWriter {
                 // Those who looked at `closing` just before it was set.
                 self.queue.close();
                 self.write_queued();
+                self.targets.close();
                 return;
             }
             self.wait(has_written);

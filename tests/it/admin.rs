@@ -72,6 +72,28 @@ async fn every_path_takes_its_method_and_says_so_to_the_others() {
 }
 
 #[tokio::test]
+async fn operators_have_as_many_connections_as_they_may_and_the_next_is_closed() {
+    const CONNECTIONS_MAX: usize = 256;
+    let node = Node::start("models: []\n").await;
+    let ask = async || {
+        let mut client = TestClient::connect(node.admin).await;
+        client
+            .send("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await;
+        (client.response().await.status == 200).then_some(client)
+    };
+    let mut open = Vec::new();
+    while let Some(client) = ask().await {
+        open.push(client);
+        assert!(open.len() <= CONNECTIONS_MAX, "there is no bound");
+    }
+    // Questions of the start may be open beside them.
+    assert!(open.len() > CONNECTIONS_MAX / 2, "{}", open.len());
+    drop(open);
+    eventually("there is room again", async || ask().await.map(drop)).await;
+}
+
+#[tokio::test]
 async fn state_has_the_fields_of_the_contract() {
     let (server, gone) = (SimulatedServer::fast().await, RefusingServer::new());
     let models = format!(

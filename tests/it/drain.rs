@@ -1,9 +1,15 @@
 //! The end of a process: readiness fails first, what runs is finished, and nobody waits longer
 //! than needed.
 
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
 use crate::support::{
-    ANSWER, LIMIT, Node, STREAM_HEAD, ScriptedServer, SimulatedServer, TestClient, chat, chunk,
-    eventually, one_model,
+    ANSWER, Authority, LIMIT, Node, STREAM_HEAD, ScriptedServer, SimulatedServer, TestClient, chat,
+    chunk, eventually, handshake, one_model,
 };
 
 /// Longer than any test here takes: whoever waits for it fails.
@@ -181,6 +187,51 @@ async fn idle_kept_connections_do_not_hold_the_process_up() {
     assert!(used.closes_within(LIMIT).await);
     assert!(unused.closes_within(LIMIT).await);
     assert_eq!(node.ended().await.code(), Some(0));
+}
+
+/// A node whose listener has these keys, and whose clients have a minute for what comes before a request.
+async fn patient(listener: &str, server: &SimulatedServer) -> Node {
+    let limits = "limits: { header_timeout_secs: 600, handshake_timeout_secs: 60 }\n";
+    let rest = with_timeouts(server.address, 0, NEVER_SECS);
+    Node::start(&format!("  listener: {listener}\n{limits}{rest}")).await
+}
+
+/// Ends a node with one more connection than its metrics have seen, and asks that nobody waits for that one.
+async fn ends_in_spite_of_it(mut node: Node) {
+    let accepted = "infergate_connections_accepted_total";
+    eventually("it is accepted", async || {
+        (node.metric(accepted).await? >= 1.0).then_some(())
+    })
+    .await;
+    let began = Instant::now();
+    node.signal("TERM");
+    assert_eq!(node.ended().await.code(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(30));
+}
+
+#[tokio::test]
+async fn connections_that_do_not_come_to_a_request_do_not_hold_the_process_up() {
+    let server = SimulatedServer::fast().await;
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let keys = authority.certify("localhost").write(dir.path(), "own");
+    let tls = format!("tls: {{ {keys} }}");
+    for (listener, begin) in [
+        (&*tls, &b""[..]),
+        (&tls, b"\x16\x03\x01"),
+        ("http2: clear", b""),
+        ("http2: clear", b"PRI * HTTP/2.0\r\n"),
+        ("proxy_protocol: required", b""),
+    ] {
+        let node = patient(listener, &server).await;
+        let mut silent = TcpStream::connect(node.clients).await.unwrap();
+        silent.write_all(begin).await.unwrap();
+        ends_in_spite_of_it(node).await;
+    }
+    let node = patient(&tls, &server).await;
+    let tcp = TcpStream::connect(node.clients).await.unwrap();
+    let _silent = handshake(tcp, "localhost", &authority, None, &["h2"]).await;
+    ends_in_spite_of_it(node).await;
 }
 
 #[tokio::test]

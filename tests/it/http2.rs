@@ -2,12 +2,14 @@
 
 use bytes::Bytes;
 use http::Request;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::support::{
-    Authority, Http2Client, Node, SimulatedServer, TestClient, chat, chat_request, eventually,
-    handshake, one_model,
+    Authority, Http2Client, LIMIT, Node, SimulatedServer, TestClient, chat, chat_request,
+    eventually, handshake, one_model,
 };
 
 /// A gateway that speaks HTTP/2 in plain text, with `permits` of model `m`.
@@ -237,6 +239,21 @@ async fn a_connection_without_requests_ends_in_peace() {
     let mut client = connect(&node).await;
     assert_eq!(client.chat("").await.status, 200);
     client.ended().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_header_block_without_an_end_keeps_its_connection_no_longer_than_one_at_rest() {
+    let server = SimulatedServer::fast().await;
+    let node = clear(&server, 1, "timeouts: { keepalive_secs: 1 }\n").await;
+    let mut client = TcpStream::connect(node.clients).await.unwrap();
+    let settings = b"\0\0\0\x04\0\0\0\0\0";
+    // A field of one byte, and no flag END_HEADERS.
+    let headers = b"\0\0\x01\x01\0\0\0\0\x01\x82";
+    let begin = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], settings, headers].concat();
+    client.write_all(&begin).await.unwrap();
+    let mut rest = Vec::new();
+    // A reset where the connection ends with unread bytes.
+    let _ = timeout(LIMIT, client.read_to_end(&mut rest)).await.unwrap();
 }
 
 #[tokio::test]

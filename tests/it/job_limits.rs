@@ -187,7 +187,8 @@ async fn what_a_jobs_moderation_takes_is_part_of_its_time() {
     let node = Node::start(&config(server.address, "", &moderation)).await;
     let began = Instant::now();
     let id = create(&node, "Cancel-After: 5s\r\n", PREDICTIONS).await;
-    let over = becomes(&node, &id, "aborted").await;
+    // Its run has begun: it is canceled, and not aborted.
+    let over = becomes(&node, &id, "canceled").await;
     assert_eq!(over["reason"], "deadline", "{over}");
     assert_eq!(service.seen(), 1);
     let whole = Duration::from_secs(5) + took;

@@ -9,8 +9,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use crate::support::{
-    Authority, Certificate, LIMIT, Node, SimulatedServer, TestClient, chat, client_config,
-    endpoint, eventually, handshake, handshake_by, model, over_tls,
+    Authority, Certificate, Http2Client, LIMIT, Node, SimulatedServer, TestClient, chat,
+    client_config, endpoint, eventually, handshake, handshake_by, model, over_tls,
 };
 
 /// Model `m` behind a listener with these keys; `more` are further keys at the top.
@@ -449,6 +449,50 @@ async fn a_socket_in_the_file_system_serves_and_goes_with_the_gateway() {
     node.signal("TERM");
     assert!(node.ended().await.success());
     assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn connections_of_every_kind_count_towards_the_limit_of_all() {
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("api.sock");
+    let server = SimulatedServer::fast().await;
+    let keys = authority.certify("localhost").write(dir.path(), "own");
+    let also = format!(
+        "tls: {{ {keys} }} }}, {{ address: \"unix:{}\"",
+        path.display()
+    );
+    let limits = "limits: { connections: 3 }\n";
+    let node = Node::start(&config(&also, &server, limits)).await;
+    let tls = async |protocols: &[&str]| {
+        let tcp = TcpStream::connect(node.clients).await.unwrap();
+        handshake(tcp, "localhost", &authority, None, protocols).await
+    };
+    let open = async |count: f64| {
+        eventually("so many are open", async || {
+            (node.metric("infergate_connections").await? == count).then_some(())
+        })
+        .await;
+    };
+    let first = tls(&[]).await.unwrap();
+    let second = Http2Client::over(tls(&["h2"]).await.unwrap()).await;
+    let third = UnixStream::connect(&path).await.unwrap();
+    open(3.0).await;
+    assert!(tls(&[]).await.is_err());
+    assert!(tls(&["h2"]).await.is_err());
+    let mut over = UnixStream::connect(&path).await.unwrap();
+    let mut refusal = String::new();
+    let read = timeout(LIMIT, over.read_to_string(&mut refusal)).await;
+    read.unwrap().unwrap();
+    assert!(refusal.starts_with("HTTP/1.1 503 "), "{refusal}");
+    drop(first);
+    open(2.0).await;
+    let answer = ask_tls(&node, "localhost", &authority).await.unwrap();
+    assert!(is_ok(&answer), "{answer}");
+    open(2.0).await;
+    drop((second, third));
+    open(0.0).await;
+    assert!(is_ok(&ask_unix(&path).await.unwrap()));
 }
 
 #[tokio::test]

@@ -335,13 +335,16 @@ async fn a_client_that_takes_nothing_stops_the_server_and_gets_all_in_the_end() 
 }
 
 #[tokio::test]
-async fn a_thousand_upgrades_to_an_instant_server_are_closed_by_nobody() {
+async fn upgrades_to_an_instant_server_are_closed_by_nobody() {
+    const AT_A_TIME: usize = 20;
+    let upgrades = std::env::var("INFERGATE_UPGRADES");
+    let upgrades: usize = upgrades.map_or(1000, |text| text.parse().unwrap());
     // The first frame comes in one segment with the 101.
     let answer = || [accepting("").as_bytes(), &plain(0x81, b"hello")[..]].concat();
     let server = RecordingServer::answering(move |_| answer()).await;
     let node = Arc::new(Node::start(&one_socket(server.address, 64, "")).await);
-    for _ in 0..50 {
-        let clients = (0..20).map(|_| async {
+    for _ in 0..upgrades / AT_A_TIME {
+        let clients = (0..AT_A_TIME).map(|_| async {
             let mut client = WebSocketClient::connect(node.clients, PATH).await;
             assert_eq!(client.text().await, "hello");
             client
@@ -352,8 +355,8 @@ async fn a_thousand_upgrades_to_an_instant_server_are_closed_by_nobody() {
             client.send_close(1000, "").await;
         }
     }
-    assert_eq!(server.handshakes(), 1000);
-    let events = node.events(1000).await;
+    assert_eq!(server.handshakes(), upgrades);
+    let events = node.events(upgrades).await;
     assert!(events.iter().all(|event| event["status"] == 101));
     node.idle().await;
 }

@@ -19,7 +19,8 @@ const NEAR_BYTES: usize = 32;
 /// The longest key compared, in bytes as written (every character of a name may be an escape of six bytes).
 const KEY_BYTES_MAX: usize = 256;
 
-/// Captures the value of one top-level member of the JSON object it is fed.
+/// Captures the value of one member of the JSON object it is fed: at the top level, or also one level
+/// below a named member.
 ///
 /// A key or a value that lies within one chunk is not copied.
 #[derive(Debug)]
@@ -28,6 +29,12 @@ pub struct MemberScanner {
     /// Name of a member whose value is not kept; empty for none.
     watched: &'static str,
     has_watched: bool,
+    /// Name of a top-level member whose object is looked into as well.
+    within: Option<&'static str>,
+    /// The key that was read last is that of `within`.
+    is_way_in: bool,
+    /// The object of `within` is being read.
+    is_inside: bool,
     state: ScanState,
     /// The beginning of a key that the end of a chunk has cut, without its quotes.
     key: Vec<u8>,
@@ -98,6 +105,9 @@ impl MemberScanner {
             member,
             watched: "",
             has_watched: false,
+            within: None,
+            is_way_in: false,
+            is_inside: false,
             state: ScanState::BeforeObject,
             key: Vec::new(),
             value: Vec::new(),
@@ -111,6 +121,12 @@ impl MemberScanner {
     /// Notices as well whether the object names this member.
     pub fn watching(mut self, name: &'static str) -> MemberScanner {
         self.watched = name;
+        self
+    }
+
+    /// Looks for the member in the object of this top-level member too.
+    pub fn within(mut self, name: &'static str) -> MemberScanner {
+        self.within = Some(name);
         self
     }
 
@@ -216,6 +232,11 @@ impl MemberScanner {
         match bytes.get(space) {
             None => return space,
             Some(b'"') => {}
+            // The object around it goes on.
+            Some(b'}') if self.is_inside => {
+                self.is_inside = false;
+                return space + 1;
+            }
             Some(_) => {
                 self.state = ScanState::Over;
                 return space + 1;
@@ -230,6 +251,7 @@ impl MemberScanner {
         {
             let key = &rest[..end];
             self.is_named = key == self.member.as_bytes();
+            self.is_way_in = self.leads_in(key);
             self.has_watched |= key == self.watched.as_bytes();
             self.state = ScanState::BeforeValue;
             let taken = from + end + 2;
@@ -259,12 +281,20 @@ impl MemberScanner {
     fn set_key(&mut self, key: &[u8]) {
         let has_escapes = key.contains(&b'\\');
         self.is_named = key == self.member.as_bytes();
+        self.is_way_in = self.leads_in(key);
         self.has_watched |= has_escapes || key == self.watched.as_bytes();
         if has_escapes {
             let quoted = [b"\"", key, b"\""].concat();
-            let key = serde_json::from_slice::<String>(&quoted);
-            self.is_named = key.is_ok_and(|key| key == self.member);
+            let key = serde_json::from_slice::<String>(&quoted).unwrap_or_default();
+            self.is_named = key == self.member;
+            self.is_way_in = self.leads_in(key.as_bytes());
         }
+    }
+
+    /// Returns whether the object of this key is looked into.
+    fn leads_in(&self, key: &[u8]) -> bool {
+        let within = self.within.filter(|_| !self.is_inside);
+        within.is_some_and(|name| key == name.as_bytes())
     }
 
     fn begin_value(&mut self, bytes: &[u8], at: usize) -> usize {
@@ -279,6 +309,11 @@ impl MemberScanner {
         }
         self.state = match first {
             b'"' => ScanState::Text { escaped: false },
+            b'{' if self.is_way_in => {
+                self.is_requested = false;
+                self.is_inside = true;
+                ScanState::BeforeKey
+            }
             b'{' => ScanState::Nested {
                 open: b'{',
                 close: b'}',

@@ -17,6 +17,8 @@ use infergate_core::Millis;
 use infergate_core::vram::HostTime;
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::Serialize;
 
 use super::config::{EventSocketConfig, SocketTransport};
@@ -30,8 +32,9 @@ pub const WATCHDOG: Duration = Duration::from_secs(10);
 
 /// Between two tries to reach a receiver that is away.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest wait in one system call: so long an ending gateway waits for a receiver that takes nothing.
-const WRITE_SLICE: Duration = Duration::from_millis(200);
+/// Longest wait in one system call, for a place in the receiver's queue of connections or for room. So long an ending
+/// gateway waits for a receiver that takes nothing.
+const CALL_LIMIT: Duration = Duration::from_millis(200);
 
 /// Counts since the start; `events.unix_socket` of `/state`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -106,7 +109,8 @@ struct SocketLine {
     late_at: HostTime,
 }
 
-/// Handle of the sender's thread. Dropping it ends the thread, after what the receiver takes without being waited for.
+/// Handle of the sender's thread. Dropping it ends the thread, after what the receiver takes without being waited for,
+/// and waits for nothing: its holder writes the file.
 pub(super) struct EventSocket {
     config: EventSocketConfig,
     watchdog: Duration,
@@ -114,6 +118,9 @@ pub(super) struct EventSocket {
     /// None once it is being dropped.
     lines: Option<SyncSender<SocketLine>>,
     is_closing: Arc<AtomicBool>,
+    /// Wakes the thread from a pause.
+    sender: thread::Thread,
+    /// Taken by `close`.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -146,6 +153,7 @@ impl EventSocket {
             tally: Arc::clone(tally),
             lines: Some(lines),
             is_closing,
+            sender: thread.thread().clone(),
             thread: Some(thread),
         })
     }
@@ -153,6 +161,14 @@ impl EventSocket {
     /// The configuration that it was started with.
     pub fn config(&self) -> &EventSocketConfig {
         &self.config
+    }
+
+    /// Ends the thread and waits for its end: lines that the receiver takes are sent before the process goes.
+    pub fn close(mut self) {
+        let thread = self.thread.take();
+        drop(self);
+        // A panic of the thread has been reported by the panic hook.
+        let _ = thread.map(JoinHandle::join);
     }
 
     /// Hands a line over, newline included. Never blocks.
@@ -173,11 +189,7 @@ impl Drop for EventSocket {
     fn drop(&mut self) {
         self.is_closing.store(true, Ordering::Release);
         self.lines = None;
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // It waits for nobody any more: at most a system call's slice.
-            let _ = thread.join();
-        }
+        self.sender.unpark();
     }
 }
 
@@ -189,19 +201,19 @@ enum OpenSocket {
 impl OpenSocket {
     fn open(config: &EventSocketConfig) -> io::Result<OpenSocket> {
         let path: &Path = &config.path;
-        match config.transport {
-            SocketTransport::Stream => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_write_timeout(Some(WRITE_SLICE))?;
-                Ok(OpenSocket::Stream(stream))
-            }
-            SocketTransport::Datagram => {
-                let socket = UnixDatagram::unbound()?;
-                socket.connect(path)?;
-                socket.set_write_timeout(Some(WRITE_SLICE))?;
-                Ok(OpenSocket::Datagram(socket))
-            }
-        }
+        let address = SocketAddrUnix::new(path)?;
+        let kind = match config.transport {
+            SocketTransport::Stream => SocketType::STREAM,
+            SocketTransport::Datagram => SocketType::DGRAM,
+        };
+        let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        // Before the connection is made: a receiver that accepts none would be waited for without an end.
+        set_socket_timeout(&socket, Timeout::Send, Some(CALL_LIMIT))?;
+        connect(&socket, &address)?;
+        Ok(match config.transport {
+            SocketTransport::Stream => OpenSocket::Stream(socket.into()),
+            SocketTransport::Datagram => OpenSocket::Datagram(socket.into()),
+        })
     }
 
     /// Sends what the socket takes of `rest`: a datagram is sent whole.
@@ -316,6 +328,9 @@ impl SocketSender {
         self.next_try = now + millis(RECONNECT_INTERVAL);
         match OpenSocket::open(&self.config) {
             Ok(open) => self.open = Some(open),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.note(Some("the receiver accepts no connection".to_owned()));
+            }
             Err(error) => self.note(Some(error.to_string())),
         }
         Ok(())
@@ -340,4 +355,4 @@ impl SocketSender {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

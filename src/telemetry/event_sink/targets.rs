@@ -37,7 +37,8 @@ impl EventTargets {
         self.is_sampled = false;
     }
 
-    /// Follows another configuration. A socket that is configured as before keeps its connection and its queue.
+    /// Follows another configuration. A socket that is configured as before keeps its connection and its queue; nobody
+    /// waits for the end of another one.
     pub fn configure(&mut self, config: &EventsConfig, tally: &Arc<SocketTally>) {
         let share = config.file.as_ref().map_or(1.0, |file| file.sample);
         self.file = Sampler::new(share, fastrand::Rng::new());
@@ -55,6 +56,13 @@ impl EventTargets {
                 self.socket = Some((socket, sampler));
             }
             Err(error) => tracing::error!(%error, "no thread for events.unix_socket"),
+        }
+    }
+
+    /// Ends the socket, and waits for what its receiver takes.
+    pub fn close(&mut self) {
+        if let Some((socket, _)) = self.socket.take() {
+            socket.close();
         }
     }
 

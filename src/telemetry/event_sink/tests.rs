@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::config::{EventSocketConfig, SocketTransport};
+use super::socket::tests::hung_receiver;
 use super::*;
 use crate::telemetry::event::sample_event;
 
@@ -300,6 +301,27 @@ fn a_socket_gets_a_share_whose_intervals_sum_up_to_the_bill_of_the_file() {
     let sent = counts.unix_socket.unwrap();
     assert_eq!((sent.sent, sent.dropped), (received.len() as u64, 0));
     assert_eq!((counts.written, counts.sampled_out), (EVENTS as u64, 0));
+}
+
+#[test]
+fn a_receiver_that_hangs_does_not_hold_the_file_up_at_a_reload() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.jsonl");
+    let receiver = directory.path().join("socket");
+    let _hung = hung_receiver(&receiver);
+    let mut config = to_file(&path);
+    config.unix_socket = Some(EventSocketConfig {
+        path: receiver,
+        transport: SocketTransport::Stream,
+    });
+    let interval = Duration::from_millis(1);
+    let sink = EventSink::start_with(&config, Clock::start(), 10, interval).unwrap();
+    sink.write(sample_event("before"));
+    until("it is written", || sink.counts().written == 1);
+    sink.reconfigure(&to_file(&path));
+    sink.write(sample_event("after"));
+    until("the file goes on", || sink.counts().written == 2);
+    assert!(sink.close(LIMIT));
 }
 
 #[test]

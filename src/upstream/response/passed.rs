@@ -25,8 +25,8 @@ use super::stats::{ResponseStats, StreamEnd};
 const AUDIO_SECONDS: &str = "audio_seconds";
 const OUTPUT_IMAGES: &str = "output_images";
 
-/// First bytes of a long event in which its type stands.
-const TYPE_WITHIN_BYTES: usize = 512;
+/// First bytes of a long event in which its name stands and its data begin.
+const DATA_WITHIN_BYTES: usize = 512;
 
 /// Members that hold an image of a whole answer.
 const IMAGE_MARKS: [&[u8]; 2] = [b"\"b64_json\"", b"\"url\""];
@@ -233,10 +233,31 @@ struct TypedEvents {
     long: Option<LongEvent>,
 }
 
-/// An event that passes in pieces.
+/// An event that passes in pieces. Its type may stand before or behind what makes it long.
 struct LongEvent {
-    role: EventRole,
+    /// Its `type`, or its name until that has come.
+    kind: Option<String>,
+    types: MemberScanner,
     usage: MemberScanner,
+}
+
+impl LongEvent {
+    /// An event by its first bytes.
+    fn new(first: &[u8]) -> LongEvent {
+        LongEvent {
+            kind: sse::name(first).map(str::to_owned),
+            types: MemberScanner::new("type"),
+            usage: MemberScanner::new("usage").within("response"),
+        }
+    }
+
+    /// Reads on in its data. Returns a usage that has become whole.
+    fn read<'a>(&'a mut self, data: &'a [u8]) -> Option<&'a [u8]> {
+        let kind = self.types.push(data);
+        let kind = kind.and_then(|json| serde_json::from_slice::<String>(json).ok());
+        self.kind = kind.or(self.kind.take());
+        self.usage.push(data)
+    }
 }
 
 impl TypedEvents {
@@ -259,6 +280,10 @@ impl TypedEvents {
         let mut splitter = std::mem::take(&mut self.splitter);
         let mut failed = None;
         splitter.push_parts(chunk, &mut |part| {
+            let begins = !matches!(part, EventPart::Piece { begins: false, .. });
+            if begins && let Err(error) = self.end_long(stats) {
+                failed = Some(error);
+            }
             if failed.is_some() || stats.end != StreamEnd::Open {
                 return;
             }
@@ -275,11 +300,8 @@ impl TypedEvents {
         });
         stats.is_in_long_event = splitter.is_in_long_event();
         self.splitter = splitter;
-        if !stats.is_in_long_event
-            && let Some(long) = self.long.take()
-            && long.role == EventRole::Last
-        {
-            self.complete_output(stats);
+        if !stats.is_in_long_event && failed.is_none() {
+            self.end_long(stats)?;
         }
         failed.map_or(Ok(PushOutput::Out), Err)
     }
@@ -323,30 +345,38 @@ impl TypedEvents {
         Ok(())
     }
 
-    /// Reads a piece of an event over the bound: its type in the first one, its usage in any.
+    /// Reads a piece of an event over the bound.
     fn look_at_piece(&mut self, bytes: &[u8], begins: bool, stats: &mut ResponseStats) {
         stats.token = true;
         let mut rest = bytes;
         if begins {
-            let first = &bytes[..bytes.len().min(TYPE_WITHIN_BYTES)];
-            let is_last = memmem::find(first, b"image_generation.completed").is_some()
-                || memmem::find(first, b".done\"").is_some();
-            self.is_typed = true;
-            self.long = Some(LongEvent {
-                role: match is_last {
-                    true => EventRole::Last,
-                    false => EventRole::Piece,
-                },
-                usage: MemberScanner::new("usage"),
-            });
+            let first = &bytes[..bytes.len().min(DATA_WITHIN_BYTES)];
+            self.long = Some(LongEvent::new(first));
             let data = memmem::find(first, b"data:").map_or(0, |at| at + b"data:".len());
             rest = &bytes[data..];
         }
         if let Some(long) = &mut self.long
-            && let Some(usage) = long.usage.push(rest)
+            && let Some(usage) = long.read(rest)
         {
             read_usage(self.api, usage, stats);
         }
+    }
+
+    /// Ends an event that has passed in pieces.
+    ///
+    /// # Errors
+    /// It told that the server has failed.
+    fn end_long(&mut self, stats: &mut ResponseStats) -> Result<(), ResponseError> {
+        let Some(kind) = self.long.take().and_then(|long| long.kind) else {
+            return Ok(());
+        };
+        self.is_typed = true;
+        match EventRole::of(&kind) {
+            EventRole::Piece => {}
+            EventRole::Last => self.complete_output(stats),
+            EventRole::Failed => return Err(ResponseError::BackendFailed),
+        }
+        Ok(())
     }
 
     /// Counts an output; the stream is complete with the last one.

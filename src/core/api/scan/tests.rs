@@ -76,6 +76,47 @@ fn names_and_brackets_elsewhere_do_not_count() {
 }
 
 #[test]
+fn a_member_is_found_below_the_one_that_is_looked_into_and_no_deeper() {
+    let found = |json: &str| {
+        let scanned = |size: usize| {
+            let mut scan = MemberScanner::new("usage").within("response");
+            let mut all = Vec::new();
+            for chunk in json.as_bytes().chunks(size) {
+                all.extend(scan.push(chunk).map(<[u8]>::to_vec));
+            }
+            (String::from_utf8(all.concat()).unwrap(), scan.is_over())
+        };
+        for size in 1..json.len() {
+            assert_eq!(scanned(size), scanned(1), "{json} in pieces of {size}");
+        }
+        scanned(1)
+    };
+    let (yes, no) = (
+        [
+            (
+                r#"{"response":{"usage":{"a":1}},"x":{"usage":2}}"#,
+                r#"{"a":1}"#,
+            ),
+            (r#"{ "respons\u0065" : { "a":[], "usage" : 1 } }"#, "1"),
+            (r#"{"response":{"a":1,"b":{}},"usage":2}"#, "2"),
+            (r#"{"response":{},"usage":2}"#, "2"),
+        ],
+        [
+            r#"{"response":{"response":{"usage":1}}}"#,
+            r#"{"response":[{"usage":1}],"a":{"usage":2}}"#,
+            r#"{"a":{"response":{"usage":1}}}"#,
+            r#"{"response":"{","a":{"usage":1}}"#,
+        ],
+    );
+    for (json, value) in yes {
+        assert_eq!(found(json), (value.to_owned(), true), "{json}");
+    }
+    for json in no {
+        assert_eq!(found(json), (String::new(), true), "{json}");
+    }
+}
+
+#[test]
 fn what_is_not_a_whole_object_has_no_member() {
     for json in [
         "",

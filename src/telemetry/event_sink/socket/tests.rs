@@ -1,7 +1,10 @@
 //! The sender against real sockets: receivers that read, hang, leave and come back.
 
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+
+use rustix::net::listen;
 
 use super::*;
 
@@ -88,7 +91,7 @@ fn each_datagram_is_a_line() {
     until("a line that is too long is dropped", || {
         tally.counts().dropped_too_long == 1
     });
-    drop(socket);
+    socket.close();
     assert_eq!(tally.counts().sent, 2);
 }
 
@@ -111,7 +114,7 @@ fn a_receiver_that_hangs_costs_lines_and_nothing_else() {
         counts.dropped_late > 0 && counts.dropped_overrun > 0
     });
     let began = host_time();
-    drop(socket);
+    socket.close();
     assert!(host_time().since(began) < millis(LIMIT));
     let counts = tally.counts();
     let parts = [
@@ -120,6 +123,53 @@ fn a_receiver_that_hangs_costs_lines_and_nothing_else() {
         counts.dropped_closed,
     ];
     assert_eq!(counts.dropped, parts.iter().sum::<u64>());
+}
+
+/// A receiver that accepts no connection, and whose queue of them is full.
+pub fn hung_receiver(path: &Path) -> (UnixListener, Vec<OwnedFd>) {
+    let listener = UnixListener::bind(path).unwrap();
+    listen(&listener, 0).unwrap();
+    let address = SocketAddrUnix::new(path).unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        match connect(&socket, &address) {
+            Ok(()) => waiting.push(socket),
+            Err(full) => {
+                assert_eq!(full, Errno::AGAIN);
+                return (listener, waiting);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_receiver_that_accepts_no_connection_costs_lines_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (listener, waiting) = hung_receiver(&path);
+    let bounds = (10, Duration::from_millis(50));
+    let (socket, tally) = start(&path, SocketTransport::Stream, bounds);
+    socket.offer(b"late\n");
+    until("it is late", || tally.counts().dropped_late == 1);
+    assert_eq!(
+        tally.counts().last_error.unwrap(),
+        "the receiver accepts no connection"
+    );
+    socket.close();
+    // Once it takes connections it gets what waits.
+    let (socket, tally) = start(&path, SocketTransport::Stream, (10, NEVER));
+    socket.offer(b"waits\n");
+    drop(waiting);
+    until("it has come", || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut line = String::new();
+        BufReader::new(&mut stream).read_line(&mut line).unwrap();
+        line == "waits\n"
+    });
+    socket.close();
+    assert_eq!(tally.counts().sent, 1);
 }
 
 #[test]
@@ -134,6 +184,6 @@ fn without_a_receiver_lines_are_dropped_when_they_are_late_or_the_gateway_ends()
     let (socket, tally) = start(&path, SocketTransport::Stream, (10, NEVER));
     socket.offer(b"waits\n");
     socket.offer(b"waits\n");
-    drop(socket);
+    socket.close();
     assert_eq!(tally.counts().dropped_closed, 2);
 }

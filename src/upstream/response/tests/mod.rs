@@ -12,6 +12,7 @@ use super::*;
 use crate::upstream::backend;
 
 mod pass;
+mod passed;
 mod posted;
 mod reference;
 mod run;
