@@ -133,6 +133,7 @@ fn pool(random: &mut Random, names: &[ModelId]) -> (ModelPool, Millis) {
         name: "NVIDIA H100 80GB HBM3".into(),
         empty_mib: DEVICE_MIB,
         others_mib: 0,
+        outside_mib: 0,
         is_open: true,
     });
     pool.set_devices(devices.collect(), moment(start));
@@ -163,6 +164,7 @@ fn model(random: &mut Random, nth: usize) -> PoolModel {
             split: Split::Never,
             context_mib: 450,
         },
+        is_exclusive: false,
         asleep_mib: None,
         stored: StoredModel {
             bytes: mib << 20,

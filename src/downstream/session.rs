@@ -163,8 +163,9 @@ impl Session {
     /// Returns whether the client speaks `https`: to this listener, or by the word of a trusted proxy.
     pub fn is_secure(&self) -> bool {
         let is_https = |scheme: &str| scheme.eq_ignore_ascii_case("https");
-        let told = || self.request_head().headers.text_of(FORWARDED_PROTO);
-        self.arrival.is_secure || (self.forwarded.is_some() && told().is_some_and(is_https))
+        let word_of_proxy = || self.request_head().headers.text_of(FORWARDED_PROTO);
+        self.arrival.is_secure
+            || (self.forwarded.is_some() && word_of_proxy().is_some_and(is_https))
     }
 
     /// Address of the other side of the connection.

@@ -463,7 +463,8 @@ mod tests {
         let write = |name: String, age_secs: u64| {
             let path = dir.path().join("files").join(name);
             let file = std::fs::File::create(path).unwrap();
-            let at = std::time::SystemTime::now() - Duration::from_secs(age_secs);
+            let now = file.metadata().unwrap().modified().unwrap();
+            let at = now - Duration::from_secs(age_secs);
             file.set_modified(at).unwrap();
         };
         for age_secs in [60, 90_000] {

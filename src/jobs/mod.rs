@@ -37,6 +37,7 @@ mod service;
 mod signals;
 mod store;
 mod store_clock;
+mod submit;
 mod submit_request;
 #[cfg(test)]
 mod table_store;

@@ -2,9 +2,10 @@
 //!
 //! Deadlines of a single job are in `jobs`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::support::{
     HandledServer, Node, Reaction, ScriptedServer, SimulatedServer, accounts, endpoint, eventually,
