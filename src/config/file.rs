@@ -96,7 +96,7 @@ pub struct Config {
     /// Choices of the Replicate API.
     #[serde(default)]
     pub replicate: ReplicateConfig,
-    /// Scheme and host under which clients reach the gateway, for URLs in objects; `http://` and the request's
+    /// Scheme and host under which clients reach the gateway, for URLs in objects; the client's scheme and the request's
     /// `Host` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_url: Option<Arc<str>>,
