@@ -49,7 +49,7 @@ fn input_name(member: &str) -> &str {
 /// Returns the body of `infer` for a task's payload.
 ///
 /// # Errors
-/// The payload is no JSON object, or repeats make more of it than [`GROWTH_MAX`] times its bytes
+/// The payload is no JSON object, or repeats make more of it than three times its bytes
 /// ([`Refusal::BodyTooLarge`]).
 pub fn infer_body(payload: &[u8]) -> Result<Vec<u8>, Refusal> {
     let members = members(payload)?;
