@@ -365,7 +365,7 @@ impl TypedEvents {
     /// Ends an event that has passed in pieces.
     ///
     /// # Errors
-    /// It told that the server has failed.
+    /// The event says that the server has failed.
     fn end_long(&mut self, stats: &mut ResponseStats) -> Result<(), ResponseError> {
         let Some(kind) = self.long.take().and_then(|long| long.kind) else {
             return Ok(());
