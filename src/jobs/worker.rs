@@ -11,13 +11,14 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use infergate_core::admission::{PermitClass, PermitRequest};
 use infergate_core::job::{
-    DeployableKey, DeployableKind, ExpectedHold, QueueTurns, TakeRequest, TakenJob, WorkerId,
+    DeployableKey, DeployableKind, ExpectedHold, QueueTurns, ReleaseCause, TakeRequest, TakenJob,
+    WorkerId,
 };
 use infergate_core::{Millis, ModelId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::catalog::JobCatalog;
 use super::reconcile::HeldRuns;
@@ -29,6 +30,9 @@ use crate::upstream::{GateEntry, ModelRuntime, Permit};
 
 /// Waits for permits of one model at once.
 pub const ASKS_MAX: usize = 64;
+/// Longest hold of a permit while a take waits for the store, and longest wait of a job that came after it for another
+/// permit: model servers do not wait for a disk that hangs.
+const TAKE_HOLD_MAX: Duration = Duration::from_secs(1);
 /// Pause after a model had no permit to wait for, or the store failed.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Comparison of the runs that are held with the store's, while there are any.
@@ -253,14 +257,15 @@ impl Worker {
             return SlotEnd::Done(id);
         };
         let take = self.held.begin_take(self.context.clock.now());
-        let taken = self.take(&turn.key, &permit.target.url).await;
+        let taken = self.take_with(&turn.key, permit).await;
         drop(ask);
-        let Ok(taken) = taken else {
-            self.is_in_doubt.store(true, Ordering::Relaxed);
-            return SlotEnd::Paused(id);
-        };
-        let Some(run) = taken else {
-            return SlotEnd::Done(id);
+        let (run, permit) = match taken {
+            Ok(Some(taken)) => taken,
+            Ok(None) => return SlotEnd::Done(id),
+            Err(()) => {
+                self.is_in_doubt.store(true, Ordering::Relaxed);
+                return SlotEnd::Paused(id);
+            }
         };
         let _panic = self.held.watch(&run.taken);
         let registered = self.context.register(&run.taken);
@@ -271,6 +276,11 @@ impl Worker {
             self.context.end_moved(&run.taken).await;
             return SlotEnd::Done(id);
         }
+        let Some(permit) = self.or_another(&model, permit).await else {
+            let cause = ReleaseCause::LostReply;
+            self.context.release(&run.taken, cause, None).await;
+            return SlotEnd::Paused(id);
+        };
         let permit = self.elsewhere(&model, permit, &run.taken);
         let turn = turn.begin();
         // The next slot of the queue may begin to wait.
@@ -322,6 +332,39 @@ impl Worker {
             Ok(GateEntry::Leased(permit)) => Some(permit),
             Ok(GateEntry::Queued(mut waiter)) => waiter.granted().await.ok(),
             Err(_) => None,
+        }
+    }
+
+    /// Takes a job with a permit in hand, which goes back where the store takes its time: the job comes alone then.
+    async fn take_with(
+        &self,
+        key: &DeployableKey,
+        permit: Permit,
+    ) -> Result<Option<(StoredRun, Option<Permit>)>, ()> {
+        let url = Arc::clone(&permit.target.url);
+        let mut permit = Some(permit);
+        let taking = self.take(key, &url);
+        tokio::pin!(taking);
+        let taken = match timeout(TAKE_HOLD_MAX, &mut taking).await {
+            Ok(taken) => taken,
+            Err(_) => {
+                permit = None;
+                // Not given up: a take whose answer is not heard is a job that runs nowhere.
+                taking.await
+            }
+        };
+        Ok(taken?.map(|run| (run, permit)))
+    }
+
+    /// Returns the permit, or one that is waited for where it went back meanwhile.
+    async fn or_another(
+        &self,
+        model: &Arc<ModelRuntime>,
+        permit: Option<Permit>,
+    ) -> Option<Permit> {
+        match permit {
+            Some(permit) => Some(permit),
+            None => timeout(TAKE_HOLD_MAX, self.permit(model)).await.ok()?,
         }
     }
 
@@ -415,7 +458,7 @@ impl Worker {
                 }
             }
         };
-        if tokio::time::timeout(limit, all_ended).await.is_err() {
+        if timeout(limit, all_ended).await.is_err() {
             self.context.signals.stop_all(StopCause::Drain);
             let released = async {
                 while !self.context.signals.running().is_empty() {
@@ -424,7 +467,7 @@ impl Worker {
                     }
                 }
             };
-            let _ = tokio::time::timeout(PAUSE, released).await;
+            let _ = timeout(PAUSE, released).await;
         }
         slots.shutdown().await;
         // What a dropped slot had taken is queued again.

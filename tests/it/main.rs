@@ -56,6 +56,7 @@ mod gpu_tasks;
 mod gpu_trace;
 mod gpu_upgrade;
 mod http2;
+mod job_disk;
 mod job_inputs;
 mod job_limits;
 mod job_models;

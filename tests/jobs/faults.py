@@ -141,6 +141,11 @@ log: {{ level: warn }}
     def state_of_jobs(self):
         return ask(self.admin, "GET", "/state")[1]["jobs"]
 
+    def metric(self, name):
+        """A sample by name and labels; 0 where there is none."""
+        lines = ask(self.admin, "GET", "/metrics")[1].splitlines()
+        return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} ")), 0.0)
+
     def reload(self, config):
         self.write(config)
         status, answer = ask(self.admin, "POST", "/reload")
@@ -405,6 +410,21 @@ def freeze(test):
     test.check("executions", server.worked(), server.worked() == len(jobs))
 
 
+def long_freeze(test):
+    """The gateway is stopped until the ends of running jobs by time are over: their runs say what they came to, before
+    the store does. The server was done in time."""
+    server = Simulated(test, 2000)
+    gateway = Gateway(test, one_model(server.port, more="    jobs: { predict_timeout_secs: 3, cancel_grace_secs: 1 }\n"))
+    jobs = [gateway.create() for _ in range(8)]
+    until("eight run", lambda: sum(gateway.job(job)["status"] == "processing" for job in jobs) == 8)
+    gateway.signal(signal.SIGSTOP)
+    time.sleep(5)
+    gateway.signal(signal.SIGCONT)
+    check_ends(test, gateway, jobs, ("succeeded", "failed"))
+    refused = gateway.metric('infergate_jobs_refused_writes_total{verb="finish"}')
+    test.check("runs whose end came too late", refused, refused == 0)
+
+
 def clock(test):
     """The wall clock jumps by an hour while jobs run and wait: nothing changes."""
     if not pathlib.Path(FAKETIME).exists():
@@ -432,6 +452,8 @@ def clock(test):
     test.check("executions", server.worked(), server.worked() == len(jobs))
     created = [objects[job]["created_at"] for job in jobs]
     test.check("moments of creates go on", f"{created[0]} to {created[-1]}", created == sorted(created))
+    jumps = gateway.metric("infergate_jobs_clock_jumps_total")
+    test.check("jumps that were counted", jumps, jumps >= 3)
     gateway.kill()
     stamp.write_text("+3600\n")
     gateway.start()
@@ -564,7 +586,7 @@ def takeover(test):
     test.check("canceled at the new process", len(canceled), ended == canceled and canceled)
 
 
-SCENARIOS = [busy, disk_full, damage, crash, freeze, clock, reloads, takeover]
+SCENARIOS = [busy, disk_full, damage, crash, freeze, long_freeze, clock, reloads, takeover]
 
 
 def run_alone(options, scenario):

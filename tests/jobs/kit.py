@@ -340,11 +340,18 @@ class ModelServer:
             self.runs.append(run)
             self.held += 1
             self.held_max = max(self.held_max, self.held)
+        is_held = True
+
+        def let_go():
+            nonlocal is_held
+            with self.lock:
+                self.held -= is_held
+            is_held = False
+
         try:
             hold, gap = float(words.get("hold", 0)), float(words.get("gap", 0))
-            goes_on = self.waits(connection, hold) and self.tell(
-                connection, int(words.get("tokens", 4)), gap, b'"stream":true' in body.replace(b" ", b"")
-            )
+            tokens, is_stream = int(words.get("tokens", 4)), b'"stream":true' in body.replace(b" ", b"")
+            goes_on = self.waits(connection, hold) and self.tell(connection, (tokens, gap), is_stream, let_go)
             if goes_on:
                 run.answered = time.monotonic()
             else:
@@ -354,8 +361,7 @@ class ModelServer:
             run.closed = time.monotonic()
             return False
         finally:
-            with self.lock:
-                self.held -= 1
+            let_go()
 
     @staticmethod
     def waits(connection, secs):
@@ -363,13 +369,16 @@ class ModelServer:
         readable, _, _ = select.select([connection], [], [], secs) if secs else ([], [], [])
         return not readable
 
-    def tell(self, connection, tokens, gap, is_stream):
+    def tell(self, connection, output, is_stream, let_go):
+        """Answers; `let_go` is called before the last bytes, with which the gateway may send the next request."""
+        tokens, gap = output
         usage = {"prompt_tokens": 10, "completion_tokens": tokens, "total_tokens": 10 + tokens}
         if not is_stream:
             if gap and not self.waits(connection, gap * tokens):
                 return False
             message = {"role": "assistant", "content": "token " * tokens}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            let_go()
             self.write(connection, json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode())
             return True
         connection.sendall(
@@ -381,6 +390,7 @@ class ModelServer:
             self.event(connection, {"choices": [{"index": 0, "delta": {"content": "token "}}]})
         self.event(connection, {"choices": [], "usage": usage})
         done = b"data: [DONE]\n\n"
+        let_go()
         connection.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(done), done))
         return True
 

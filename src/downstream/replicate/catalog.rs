@@ -47,6 +47,7 @@ pub(super) fn show(
             replicate::models(&views)
         }
         ReplicateRoute::Collections => replicate::models(&[]),
+        ReplicateRoute::Collection => return Err(no_collection()),
         ReplicateRoute::Hardware => hardware(jobs),
         ReplicateRoute::Account => replicate::account(account.id.as_str()),
         ReplicateRoute::WebhookSecret => {
@@ -55,6 +56,16 @@ pub(super) fn show(
         _ => return Err(Refusal::NoSuchRoute),
     };
     Ok(RouteAnswer::ok(body))
+}
+
+/// Collections are Replicate's own: no name is one of this gateway.
+fn no_collection() -> Refusal {
+    Refusal::Rejected {
+        status: 404,
+        pointer: String::new(),
+        message: "no such collection: `GET /v1/models` lists the models this key may use"
+            .to_owned(),
+    }
 }
 
 fn hardware(jobs: &Jobs) -> Vec<u8> {

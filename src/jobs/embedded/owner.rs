@@ -36,6 +36,8 @@ const HOUSEKEEPING: Duration = Duration::from_secs(1);
 const DAMAGED_PAUSE: Millis = Millis::from_secs(60);
 /// Time after a failure in which nothing ends by time: ends that were kept in memory meanwhile go first.
 const ENDS_FIRST: Millis = Millis::from_secs(5);
+/// Time without a failure after which the next one may be of the moment: the store is opened again at once.
+const SOUND: Millis = Millis::from_secs(10);
 /// Time between two looks after which the process has stood still: it rests for [`HOUSEKEEPING`] at most.
 const FROZEN: Millis = Millis::from_secs(3);
 /// Interval of looks for cancels of running jobs once the store is another process's.
@@ -68,6 +70,8 @@ pub(super) struct StoreOwner {
     remove_from: Option<StoreTime>,
     /// Moment before which a store that failed is not opened again.
     retry_at: StoreTime,
+    /// Last failure.
+    failed_at: Option<StoreTime>,
     levels_at: StoreTime,
     /// Moment before which nothing ends by time.
     expire_from: StoreTime,
@@ -101,6 +105,7 @@ impl StoreOwner {
             housekeeping_at: StoreTime::default(),
             remove_from: None,
             retry_at: StoreTime::default(),
+            failed_at: None,
             levels_at: StoreTime::default(),
             expire_from: StoreTime::default(),
             is_first: true,
@@ -320,11 +325,16 @@ impl StoreOwner {
     /// Closes the store for a reason that calls and operators get.
     fn fail(&mut self, failure: &StoreFailure) {
         self.open = None;
+        let now = self.shared.clock.now();
+        let was_sound = self.failed_at.is_none_or(|at| now.since(at) > SOUND);
+        self.failed_at = Some(now);
         let pause = match failure.is_damaged {
             true => DAMAGED_PAUSE,
+            // Those whose outcome is unknown ask again within a second.
+            false if failure.is_outcome_unknown && was_sound => Millis(0),
             false => Millis(HOUSEKEEPING.as_millis() as u64),
         };
-        self.retry_at = self.shared.clock.now() + pause;
+        self.retry_at = now + pause;
         let error = &*failure.text;
         let path = self.shared.path.display();
         let text: Arc<str> = format!("{path}: {error}").into();

@@ -91,6 +91,8 @@ pub enum ReplicateRoute {
     Search,
     /// Lists collections.
     Collections,
+    /// Shows a collection.
+    Collection,
     /// Lists hardware.
     Hardware,
     /// Shows or changes deployments.
@@ -228,6 +230,7 @@ fn find(method: &str, parts: &[&str], query: &str) -> Option<ReplicateRoute> {
         }
         ("QUERY", ["models"]) => ReplicateRoute::Search,
         ("GET", ["collections"]) => ReplicateRoute::Collections,
+        ("GET", ["collections", _]) => ReplicateRoute::Collection,
         ("GET", ["hardware"]) => ReplicateRoute::Hardware,
         (method, ["deployments", rest @ ..]) => {
             ReplicateRoute::Deployments(find_deployment(method, rest)?)

@@ -1,0 +1,141 @@
+//! Durable jobs over a disk with faults: syncs of the store hang or fail, in the gateway's own process.
+//!
+//! The library of the faults is preloaded; the store and its file are real.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{
+    Node, ScriptedServer, SimulatedServer, TestClient, TestResponse, chat, endpoint, eventually,
+    model,
+};
+
+const PREDICTIONS: &str = "/v1/models/acme/m/predictions";
+const INPUT: &str = r#"{"input":{"prompt":"hello"}}"#;
+
+/// The library, and the file that says what becomes of syncs.
+struct SyncFaults {
+    dir: tempfile::TempDir,
+}
+
+impl SyncFaults {
+    fn build() -> SyncFaults {
+        let dir = tempfile::tempdir().unwrap();
+        let built = Command::new("cc")
+            .args(["-O1", "-shared", "-fPIC", "-o"])
+            .arg(dir.path().join("sync_fault.so"))
+            .arg(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/it/sync_fault.c"
+            ))
+            .arg("-ldl")
+            .status();
+        assert!(built.unwrap().success());
+        SyncFaults { dir }
+    }
+
+    fn control(&self) -> PathBuf {
+        self.dir.path().join("control")
+    }
+
+    fn set(&self, word: &str) {
+        let next = self.dir.path().join("next");
+        std::fs::write(&next, word).unwrap();
+        std::fs::rename(next, self.control()).unwrap();
+    }
+
+    fn is_spent(&self) -> bool {
+        !self.control().exists()
+    }
+
+    async fn node(&self, server: std::net::SocketAddr) -> Node {
+        let text = |path: PathBuf| path.display().to_string();
+        let library = text(self.dir.path().join("sync_fault.so"));
+        let environment = [
+            ("LD_PRELOAD".to_owned(), library),
+            ("SYNC_FAULT".to_owned(), text(self.control())),
+        ];
+        let model = model("acme/m", &[endpoint(server, 1)], "");
+        Node::start_in(&format!("jobs: {{}}\nmodels:\n{model}"), &environment).await
+    }
+}
+
+async fn show(node: &Node, id: &str) -> TestResponse {
+    TestClient::try_get(node.clients, &format!("/v1/predictions/{id}"))
+        .await
+        .unwrap()
+}
+
+async fn succeeds(node: &Node, id: &str) {
+    eventually("the job succeeds", async || {
+        let object = show(node, id).await.json();
+        (object["status"] == "succeeded").then_some(())
+    })
+    .await;
+}
+
+fn id_of(created: &TestResponse) -> String {
+    assert_eq!(created.status, 201, "{}", created.text());
+    let object: Value = created.json();
+    object["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_disk_that_hangs_keeps_no_permit_from_live_requests_and_the_job_runs_after_it() {
+    let server = ScriptedServer::held().await;
+    let faults = SyncFaults::build();
+    let node = faults.node(server.address).await;
+    let post = async || {
+        let mut client = node.client().await;
+        client
+            .post("", "/v1/chat/completions", &chat("acme/m", ""))
+            .await;
+        client
+    };
+    let mut first = post().await;
+    eventually("the first request has the permit", async || {
+        (node.permits_used().await == 1).then_some(())
+    })
+    .await;
+    let id = id_of(&node.post(PREDICTIONS, INPUT).await);
+    eventually("the job waits for the permit", async || {
+        (node.queue_depth().await == 1).then_some(())
+    })
+    .await;
+    faults.set("hold");
+    server.next();
+    assert_eq!(first.response().await.status, 200);
+    eventually("the permit is the job's, whose take hangs", async || {
+        (node.queue_depth().await == 0).then_some(())
+    })
+    .await;
+    let mut second = post().await;
+    // Answered while the disk hangs.
+    server.next();
+    assert_eq!(second.response().await.status, 200);
+    assert_eq!(show(&node, &id).await.json()["status"], "starting");
+    faults.set("");
+    server.next();
+    succeeds(&node, &id).await;
+    node.idle().await;
+}
+
+#[tokio::test]
+async fn a_create_whose_commit_fails_once_is_known_all_the_same_and_its_job_runs_once() {
+    let server = SimulatedServer::fast().await;
+    let faults = SyncFaults::build();
+    let node = faults.node(server.address).await;
+    succeeds(&node, &id_of(&node.post(PREDICTIONS, INPUT).await)).await;
+    node.idle().await;
+    faults.set("fail");
+    let id = id_of(&node.post(PREDICTIONS, INPUT).await);
+    assert!(faults.is_spent());
+    succeeds(&node, &id).await;
+    let log = node.log();
+    assert!(log.contains("the store of jobs failed"), "{log}");
+    assert!(log.contains("the store of jobs is open"), "{log}");
+    let events = node.events(2).await;
+    assert_eq!(events[1]["event_id"], format!("{id}:1"));
+}
