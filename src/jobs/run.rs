@@ -288,6 +288,8 @@ impl RunContext {
         let mut ctx = RequestContext::for_job(shared, shared.drain.enter(), header);
         // A training runs on its trainer's endpoints alone, one at a time on each.
         ctx.can.may_fall_back &= definition.kind != JobKind::Training;
+        // After a loss the worker has chosen another endpoint.
+        ctx.can.exchanges_permit &= taken.progress.attempts.counted == 0;
         let ended = match self.request(definition, request, &receiver, &mut ctx, permit) {
             Ok(inference) => {
                 self.begin_trace(&mut ctx, taken, receiver.weights_changed);

@@ -77,6 +77,8 @@ pub struct Capabilities {
     pub heartbeats: bool,
     /// The node before is told when the request waits and when a model server may start.
     pub reports_status: bool,
+    /// A permit that it comes with may be exchanged for one of an endpoint that the routing policy prefers.
+    pub exchanges_permit: bool,
     /// Counts as a request of the model for its retry budget and its demand.
     pub counts_demand: bool,
     /// Writer of the event.
@@ -95,6 +97,7 @@ const CLIENT: Capabilities = Capabilities {
     queue_bound: true,
     heartbeats: true,
     reports_status: false,
+    exchanges_permit: false,
     counts_demand: true,
     event_owner: EventOwner::Node,
 };
@@ -112,6 +115,7 @@ const PEER: Capabilities = Capabilities {
     queue_bound: true,
     heartbeats: false,
     reports_status: true,
+    exchanges_permit: false,
     counts_demand: false,
     event_owner: EventOwner::Responder,
 };
@@ -131,6 +135,7 @@ const JOB: Capabilities = Capabilities {
     queue_bound: false,
     heartbeats: false,
     reports_status: false,
+    exchanges_permit: true,
     counts_demand: true,
     event_owner: EventOwner::Caller,
 };

@@ -5,13 +5,15 @@
 
 use std::sync::Arc;
 
-use infergate_core::admission::EndpointOrder;
+use infergate_core::admission::{EndpointId, EndpointOrder, PermitRequest};
 
 use crate::pipeline::attempt::request::ModelRequest;
 use crate::pipeline::context::RequestContext;
 use crate::plugin::RoutingMode;
 use crate::telemetry::Clock;
-use crate::upstream::{ModelRuntime, PromptFingerprint, RankingClass, RankingRequest};
+use crate::upstream::{
+    GateEntry, ModelRuntime, Permit, PromptFingerprint, RankingClass, RankingRequest,
+};
 
 /// Preferred endpoints of a request, and the prompt that its endpoint is to remember.
 #[derive(Default)]
@@ -22,12 +24,12 @@ pub struct EndpointPreference {
 }
 
 impl EndpointPreference {
-    /// Asks the policy, or reads what it has said.
+    /// Asks the policy, or reads what it has said; `held` is the endpoint of the permit that the request came with.
     pub fn find(
         model: &ModelRuntime,
         ctx: &mut RequestContext,
         request: &ModelRequest,
-        priority: u8,
+        (priority, held): (u8, Option<EndpointId>),
         clock: Clock,
     ) -> EndpointPreference {
         if model.routing.mode() == RoutingMode::None {
@@ -55,6 +57,7 @@ impl EndpointPreference {
             body_bytes: call.body.len(),
             deadline_ms: u32::try_from(ctx.deadline.since(now).0).unwrap_or(u32::MAX),
             prompt: &prompt,
+            held,
         };
         let ranking = model.routing.rank_endpoints(&model.gate, &request, now);
         let advice = ranking.as_ref().map(|ranking| &ranking.result);
@@ -65,6 +68,36 @@ impl EndpointPreference {
         EndpointPreference {
             order: ranking.map(|ranking| Arc::clone(&ranking.order)),
             prompt,
+        }
+    }
+
+    /// Returns the permit that a request came with, or one of an endpoint that is preferred to its own and free now.
+    pub fn exchange(
+        &self,
+        model: &ModelRuntime,
+        wanted: &PermitRequest,
+        held: Permit,
+        clock: Clock,
+    ) -> Permit {
+        let Some(order) = self.order.as_deref() else {
+            return held;
+        };
+        let step = |permit: &Permit| {
+            let mut ranked = order.ranked().iter();
+            let found = ranked.find(|(_, endpoint)| *endpoint == permit.endpoint);
+            found.map_or(u8::MAX, |(step, _)| *step)
+        };
+        let best = order.ranked().first().map_or(u8::MAX, |(step, _)| *step);
+        if step(&held) <= best {
+            return held;
+        }
+        let request = PermitRequest {
+            no_wait: true,
+            ..wanted.clone()
+        };
+        match model.gate.request_permit_at(request, clock.micros()).1 {
+            Ok(GateEntry::Leased(other)) if step(&other) < step(&held) => other,
+            _ => held,
         }
     }
 

@@ -158,11 +158,17 @@ async fn start_at_model(
     let mut attempts = Attempts::new(shared, model, received, request, task);
     // 8. The order of endpoints. The gate picks among those that are free, so that the choice cannot go
     // stale in the queue.
-    let (request, priority, clock) = (attempts.request(), wanted.priority, shared.clock);
-    let preference = EndpointPreference::find(model, ctx, request, priority, clock);
+    let (request, clock) = (attempts.request(), shared.clock);
+    let urgency = (wanted.priority, permit.as_ref().map(|held| held.endpoint));
+    let preference = EndpointPreference::find(model, ctx, request, urgency, clock);
     wanted.endpoint_order = preference.order.clone();
     wanted.is_retry = fallback.is_resumed();
     wanted.has_alternative = fallback.has_alternative(ctx.attempts);
+    if ctx.can.exchanges_permit {
+        *permit = permit
+            .take()
+            .map(|held| preference.exchange(model, &wanted, held, clock));
+    }
     // 9, 10. A permit, then the request; again elsewhere while the budget allows. A node that forwards sends
     // its own signs of life, and takes a head for an answer.
     let has_comments = attempts.is_streaming() && downstream.can_stream() && ctx.can.heartbeats;

@@ -341,6 +341,7 @@ mod tests {
             body_bytes: 0,
             deadline_ms: 1000,
             prompt: &prompt,
+            held: None,
         };
         let now = model.gate.clock.now();
         let ranked = model.routing.rank_endpoints(&model.gate, &request, now);

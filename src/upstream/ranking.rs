@@ -87,6 +87,8 @@ pub struct RankingRequest<'a> {
     pub deadline_ms: u32,
     /// Fingerprint of its prompt.
     pub prompt: &'a PromptFingerprint,
+    /// Endpoint of the permit that it came with: no load of another request.
+    pub held: Option<EndpointId>,
 }
 
 /// A ranking, ready for admission.
@@ -243,7 +245,10 @@ impl Ranking {
         };
         let mut candidates = gate.candidates(lora);
         let memory = self.memory.lock();
-        for (_, url, candidate) in &mut candidates {
+        for (id, url, candidate) in &mut candidates {
+            if request.held == Some(*id) {
+                candidate.permits_free += 1;
+            }
             candidate.prefix_affinity = memory.prefixes.share(url, &request.prompt.blocks);
             let remembered = memory.adapters.affinity(url, lora);
             candidate.lora_affinity = candidate.lora_affinity.max(remembered);

@@ -136,6 +136,10 @@ async fn a_create_whose_commit_fails_once_is_known_all_the_same_and_its_job_runs
     let log = node.log();
     assert!(log.contains("the store of jobs failed"), "{log}");
     assert!(log.contains("the store of jobs is open"), "{log}");
+    let errors = r#"infergate_store_errors_total{store="embedded",kind="timeout"}"#;
+    assert!(node.metric(errors).await.is_some_and(|count| count >= 1.0));
+    let memory = node.metric(r#"infergate_store_memory_ratio{store="embedded"}"#);
+    assert!((0.0..0.1).contains(&memory.await.unwrap()));
     let events = node.events(2).await;
     assert_eq!(events[1]["event_id"], format!("{id}:1"));
 }

@@ -52,6 +52,32 @@ async fn the_latency_policy_sends_to_the_server_that_answers_first() {
 }
 
 #[tokio::test]
+async fn a_job_goes_where_the_policy_sends_it_although_its_permit_came_first() {
+    let servers = [with_pace(1).await, with_pace(1).await, with_pace(1).await];
+    let endpoints = servers.each_ref().map(|it| endpoint(it.address, 64));
+    let more = "    plugins: { routing: affinity }\n";
+    let model = model("acme/m", &endpoints, more);
+    let node = Node::start(&format!("jobs: {{}}\nmodels:\n{model}")).await;
+    let mut jobs = 0;
+    for conversation in 0..4 {
+        let beginning = format!("{conversation} ").repeat(2000);
+        let mut first = None;
+        for turn in 0..5 {
+            let prompt = format!("{beginning} turn {turn}");
+            let input = serde_json::json!({ "input": { "prompt": prompt } }).to_string();
+            let path = "/v1/models/acme/m/predictions";
+            let created = node.post_as("prefer: wait=30\r\n", path, &input).await;
+            assert_eq!(created.json()["status"], "succeeded", "{}", created.text());
+            jobs += 1;
+            let event = node.events(jobs).await.remove(jobs - 1);
+            let first = first.get_or_insert_with(|| event["upstream"].clone());
+            assert_eq!(event["upstream"], *first, "{conversation}, turn {turn}");
+        }
+    }
+    node.idle().await;
+}
+
+#[tokio::test]
 async fn the_affinity_policy_keeps_a_prompt_where_its_beginning_was() {
     let servers = [with_pace(1).await, with_pace(1).await, with_pace(1).await];
     let node = Node::start(&over(&servers.each_ref(), "affinity")).await;

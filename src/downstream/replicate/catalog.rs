@@ -47,7 +47,7 @@ pub(super) fn show(
             replicate::models(&views)
         }
         ReplicateRoute::Collections => replicate::models(&[]),
-        ReplicateRoute::Collection => return Err(no_collection()),
+        ReplicateRoute::Collection(name) => return Err(no_collection(&name)),
         ReplicateRoute::Hardware => hardware(jobs),
         ReplicateRoute::Account => replicate::account(account.id.as_str()),
         ReplicateRoute::WebhookSecret => {
@@ -59,12 +59,13 @@ pub(super) fn show(
 }
 
 /// Collections are Replicate's own: no name is one of this gateway.
-fn no_collection() -> Refusal {
+fn no_collection(name: &str) -> Refusal {
     Refusal::Rejected {
         status: 404,
         pointer: String::new(),
-        message: "no such collection: `GET /v1/models` lists the models this key may use"
-            .to_owned(),
+        message: format!(
+            "no such collection as `{name}`: `GET /v1/models` lists the models this key may use"
+        ),
     }
 }
 

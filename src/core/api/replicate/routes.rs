@@ -92,7 +92,7 @@ pub enum ReplicateRoute {
     /// Lists collections.
     Collections,
     /// Shows a collection.
-    Collection,
+    Collection(String),
     /// Lists hardware.
     Hardware,
     /// Shows or changes deployments.
@@ -230,7 +230,7 @@ fn find(method: &str, parts: &[&str], query: &str) -> Option<ReplicateRoute> {
         }
         ("QUERY", ["models"]) => ReplicateRoute::Search,
         ("GET", ["collections"]) => ReplicateRoute::Collections,
-        ("GET", ["collections", _]) => ReplicateRoute::Collection,
+        ("GET", ["collections", name]) => ReplicateRoute::Collection(owned(name)),
         ("GET", ["hardware"]) => ReplicateRoute::Hardware,
         (method, ["deployments", rest @ ..]) => {
             ReplicateRoute::Deployments(find_deployment(method, rest)?)

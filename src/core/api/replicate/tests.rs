@@ -53,6 +53,8 @@ fn every_route_is_found() {
             "/v1/predictions/x/cancel",
             Route::Cancel(Predictions, "x".into()),
         ),
+        ("GET", "/v1/collections", Route::Collections),
+        ("GET", "/v1/collections/x", Route::Collection("x".into())),
         ("GET", "/v1/models/acme/sdxl", Route::Model(model())),
         (
             "GET",
