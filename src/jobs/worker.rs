@@ -30,8 +30,8 @@ use crate::upstream::{GateEntry, ModelRuntime, Permit};
 
 /// Waits for permits of one model at once.
 pub const ASKS_MAX: usize = 64;
-/// Longest hold of a permit while a take waits for the store, and longest wait of a job that came after it for another
-/// permit: model servers do not wait for a disk that hangs.
+/// Longest hold of a permit while a take waits for the store: model servers do not wait for a disk that hangs. As long
+/// waits a job that came after it for another permit.
 const TAKE_HOLD_MAX: Duration = Duration::from_secs(1);
 /// Pause after a model had no permit to wait for, or the store failed.
 const PAUSE: Duration = Duration::from_secs(1);
