@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 
 use super::admin_thread::AdminThread;
 use super::capture::CaptureRecorder;
@@ -64,6 +64,9 @@ const SINK_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const WEBSOCKET_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// For what ends without a limit of its own: notifications to other nodes, the last writes of quota and jobs.
 const END_MARGIN: Duration = Duration::from_secs(10);
+/// Interval of looks at work that is left at servers, once nothing else is left of this process.
+const LEFT_WORK_LOOK: Duration = Duration::from_millis(50);
+
 /// A gateway with everything it consists of.
 pub struct Gateway {
     shared: Arc<Shared>,
@@ -465,6 +468,12 @@ async fn drain_all(
             () = signals.terminate() => is_orderly = false,
         }
     }
+    if is_orderly && end == EndCause::Upgrade {
+        tokio::select! {
+            () = left_work_ended(shared) => {}
+            () = signals.terminate() => is_orderly = false,
+        }
+    }
     if !is_orderly {
         jobs.release();
         let _ = timeout(CANCEL_TIMEOUT, jobs.ended()).await;
@@ -488,6 +497,23 @@ async fn drain_all(
     match is_orderly {
         true => drained,
         false => ExitCode::FAILURE,
+    }
+}
+
+/// Waits until servers are done with work that requests of this process left there. Its permits are this process's, which
+/// alone knows what ends them: a report or a lease, or the cancel of a run. Each of these has a limit.
+async fn left_work_ended(shared: &Shared) {
+    let mut looks = interval(LEFT_WORK_LOOK);
+    let is_left = |snapshot: &ConfigSnapshot| {
+        let mut models = snapshot.models.iter();
+        models.any(|model| model.gate.gauges().used > 0)
+    };
+    looks.tick().await;
+    if is_left(&shared.snapshot.load()) {
+        tracing::info!("waiting for work that was left at model servers, which keeps its permits");
+    }
+    while is_left(&shared.snapshot.load()) {
+        looks.tick().await;
     }
 }
 

@@ -9,6 +9,7 @@ use crate::support::{
     KeepAliveServer, Node, SimulatedServer, TestClient, TestResponse, chat, endpoint, eventually,
     model,
 };
+use crate::upgrade::{upgrade, with_state};
 
 /// Longer than any test takes.
 const LONG_SECS: u64 = 3600;
@@ -254,4 +255,32 @@ async fn work_that_a_server_refuses_holds_no_permit_and_work_that_a_client_leave
     let id = event["request_id"].as_str().unwrap();
     report(server.address, "InferenceError", id).await;
     node.settles(0, 0).await;
+}
+
+#[tokio::test]
+async fn work_of_a_former_process_keeps_its_permit_from_the_next_one_until_it_is_reported() {
+    let server = SimulatedServer::start(Config::instant()).await;
+    let state = tempfile::tempdir().unwrap();
+    let config = with_state(state.path(), &one_reporting(server.address, 1, LONG_SECS));
+    let mut node = Node::start(&config).await;
+    until_followed(&node, 1).await;
+    let first = ask(&node).await;
+    node.settles(1, 0).await;
+    let _successor = upgrade(&node).await;
+    let second = node.posting("", "").await;
+    eventually("the second one waits in the next process", async || {
+        let state = node.state().await;
+        let depth = state.pointer("/models/0/queue/depth").cloned();
+        (depth? == 1).then_some(())
+    })
+    .await;
+    eventually("the former process has nothing else to do", async || {
+        node.log().contains("work that was left").then_some(())
+    })
+    .await;
+    assert!(node.is_running());
+    assert_eq!(server.stats().await["served"], 1);
+    report(server.address, "GpuFree", &id_of(&first)).await;
+    assert_eq!(second.answer().await.status, 200);
+    assert!(node.ended().await.success());
 }
