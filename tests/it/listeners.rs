@@ -12,6 +12,7 @@ use crate::support::{
     Authority, Certificate, Http2Client, LIMIT, Node, SimulatedServer, TestClient, chat,
     client_config, endpoint, eventually, handshake, handshake_by, model, over_tls,
 };
+use crate::upgrade::{upgrade, with_state};
 
 /// Model `m` behind a listener with these keys; `more` are further keys at the top.
 fn config(listener: &str, server: &SimulatedServer, more: &str) -> String {
@@ -389,6 +390,30 @@ async fn ask_unix(path: &Path) -> std::io::Result<String> {
         .await
         .unwrap()?;
     Ok(answer)
+}
+
+#[tokio::test]
+async fn a_socket_in_the_file_system_serves_on_through_an_upgrade() {
+    let (dir, server) = (tempfile::tempdir().unwrap(), SimulatedServer::fast().await);
+    let path = dir.path().join("api.sock");
+    let also = format!("health: false }}, {{ address: \"unix:{}\"", path.display());
+    let state = dir.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    let mut node = Node::start(&with_state(&state, &config(&also, &server, ""))).await;
+    assert!(is_ok(&ask_unix(&path).await.unwrap()));
+    let next = upgrade(&node).await;
+    assert!(is_ok(&ask_unix(&path).await.unwrap()));
+    assert!(node.ended().await.success());
+    assert!(
+        is_ok(&ask_unix(&path).await.unwrap()),
+        "the file is there still"
+    );
+    let killed = std::process::Command::new("kill")
+        .arg(next.pid().to_string())
+        .status();
+    assert!(killed.unwrap().success());
+    next.ended().await;
+    assert!(!path.exists(), "it goes with the last process");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{LIMIT, Node, SimulatedServer, TestClient, free_address, one_model};
+use crate::upgrade::{upgrade, upgrade_with, with_state};
 
 /// A service manager's end of the socket.
 struct Manager(UnixDatagram);
@@ -137,6 +138,7 @@ async fn sockets_of_the_manager_are_used_and_keep_clients_through_a_restart() {
         path.display()
     );
     let state = dir.path().join("state");
+    std::fs::create_dir(&state).unwrap();
     let text = format!(
         "listen: {{ {listen} }}\nstate_dir: \"{}\"\nanonymous: allow\nmodels: []\n",
         state.display()
@@ -152,20 +154,52 @@ async fn sockets_of_the_manager_are_used_and_keep_clients_through_a_restart() {
         ];
         let mut gateway = activate(&file, sockets, "clients:other");
         assert_eq!(early.response().await.status, 200);
-        let mut local = tokio::net::UnixStream::connect(&path).await.unwrap();
-        local
-            .write_all(b"GET /v1/models HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-            .await
-            .unwrap();
-        let mut answer = String::new();
-        let read = tokio::time::timeout(LIMIT, local.read_to_string(&mut answer));
-        read.await.unwrap().unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        let killed = Command::new("kill").arg(gateway.id().to_string()).status();
-        assert!(killed.unwrap().success());
+        answers_at(&path).await;
+        // The next process has them from this one.
+        let next = upgrade_with(file.clone()).await;
         assert!(gateway.wait().unwrap().success());
+        let healthy = TestClient::try_get(address, "/healthz").await;
+        assert_eq!(healthy.unwrap().status, 200);
+        answers_at(&path).await;
+        let killed = Command::new("kill").arg(next.pid().to_string()).status();
+        assert!(killed.unwrap().success());
+        next.ended().await;
         assert!(path.exists(), "the file is the manager's");
     }
+}
+
+async fn answers_at(path: &Path) {
+    let mut local = tokio::net::UnixStream::connect(path).await.unwrap();
+    local
+        .write_all(b"GET /v1/models HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = String::new();
+    let read = tokio::time::timeout(LIMIT, local.read_to_string(&mut answer));
+    read.await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
+async fn the_manager_is_told_of_the_process_that_follows_and_never_of_an_end_before() {
+    let (dir, server) = (tempfile::tempdir().unwrap(), SimulatedServer::fast().await);
+    let path = dir.path().join("notify");
+    let manager = Manager::at(&path);
+    let config = with_state(&dir.path().join("state"), &one_model(server.address, 1, ""));
+    std::fs::create_dir(dir.path().join("state")).unwrap();
+    let mut node = Node::start_in(&config, &environment(path.to_str().unwrap())).await;
+    assert_eq!(manager.next()[1], format!("MAINPID={}", node.pid()));
+    let next = upgrade(&node).await;
+    let next_ready = manager.next();
+    let expected = ["READY=1".to_owned(), format!("MAINPID={}", next.pid())];
+    assert_eq!(next_ready[..2], expected, "{next_ready:?}");
+    assert!(node.ended().await.success());
+    let killed = Command::new("kill").arg(next.pid().to_string()).status();
+    assert!(killed.unwrap().success());
+    // Nothing of the former process, whose end would be taken for the service's.
+    let after = manager.next();
+    assert_eq!(after[0], "STOPPING=1", "{after:?}");
+    next.ended().await;
 }
 
 #[tokio::test]

@@ -20,6 +20,11 @@ const KEY: &str = "Authorization: Bearer key-a\r\n";
 pub struct Successor(u32);
 
 impl Successor {
+    /// Number of the process.
+    pub fn pid(&self) -> u32 {
+        self.0
+    }
+
     /// Waits for its end, as one that is no child of this process.
     pub async fn ended(&self) {
         eventually("it has ended", async || {
