@@ -17,6 +17,7 @@ mod client;
 mod connect_timings;
 mod connection;
 mod credentials;
+mod dial;
 pub mod discovery;
 mod finetune_files;
 mod gate;
@@ -45,6 +46,7 @@ pub use check_request::check_requested;
 pub use client::{HttpClient, InterimObserver, SendError, UpstreamResponse};
 pub use connect_timings::ConnectTimings;
 pub use credentials::API_KEY_HEADER;
+pub use dial::set_node_keepalive;
 #[cfg(test)]
 pub use gate::AdmissionGate;
 pub use gate::{
@@ -62,7 +64,7 @@ pub use ranking::{
     SITES_TICK, SiteRanking, ranking_requested, request_ranking,
 };
 pub use response::{PushOutput, ReportedMetrics, ResponseError, ResponseTransformer};
-pub use target::{Target, saturated, set_node_keepalive};
+pub use target::{Target, saturated};
 pub use tunnel::{Duplex, Tunnel};
-pub use url::{check_address, check_host_and_port, check_url};
+pub use url::{check_address, check_endpoint_url, check_host_and_port, check_url};
 pub use work_reports::WorkReports;
