@@ -38,7 +38,6 @@ mod sync;
 mod target;
 mod tunnel;
 mod url;
-mod warning_limit;
 mod work_reports;
 
 pub use backends::{AdapterForm, BACKENDS, Backend, UpstreamRequest, backend, path_segment};
@@ -57,6 +56,7 @@ pub use health::{PROBE_TICK, ServerPost, post, probe_ready, probe_round, read_js
 pub use left_runs::LeftWorkQueue;
 pub use left_work::{cancel_left_work, cancel_waiting_work};
 pub use model::{ModelRuntime, ModelRuntimes};
+pub use open_work::ConnectionReport;
 pub use outbound::{BodyRest, OutboundRequest};
 pub use process_permits::{PermitReport, PermitSide, ProcessPermits};
 pub use ranking::{

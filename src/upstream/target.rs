@@ -24,7 +24,7 @@ use super::dial::{
     DialAddresses, DialPlace, DialTerms, endpoint_keepalive, node_keepalive, one_of_each_family,
 };
 use super::open_work::{OpenWork, OpenWorkState};
-use super::warning_limit::WarningLimit;
+use crate::telemetry::WarningLimit;
 use crate::tls::ServerIdentity;
 
 /// A model server of one model.
