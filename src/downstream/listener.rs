@@ -101,7 +101,7 @@ pub enum ConnectionFault {
     /// The connection had to give way to later ones before its handshake was done.
     #[error("too many handshakes at a time")]
     Evicted,
-    /// Its turn for a handshake did not come in time.
+    /// The turn for its handshake did not come in time.
     #[error("too many handshakes a second")]
     Rate,
 }

@@ -170,6 +170,7 @@ async fn what_is_reported_of_a_finished_websocket_is_in_its_event_and_its_price(
         }
         client.send_close(1000, "").await;
         assert_eq!(client.closed().await.0, 1000);
+        assert_eq!(client.frame().await, None, "it is closed");
         if is_late {
             eventually("its permit is held", async || {
                 let state = node.state().await;

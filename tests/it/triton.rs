@@ -613,6 +613,7 @@ async fn who_reads_or_sets_members_of_the_input_is_not_passed_by() {
         let generate = format!("/v2/models/{name}/generate");
         let refused = node.post(&generate, r#"{"text_input":"x"}"#).await;
         assert_eq!(refused.status, 400, "{}", refused.text());
+        assert!(refused.text().contains("takes no `generate`"));
         let answer = node
             .post(&format!("/ai/run/{name}"), r#"{"input_text":"x"}"#)
             .await;

@@ -7,7 +7,7 @@ use crate::Millis;
 /// Units of a handshake. `per_second` units pass each millisecond, so that every rate is exact without fractions.
 const HANDSHAKE: u64 = 1000;
 
-/// Handshakes begun so far, against a rate.
+/// Handshakes taken so far, against a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandshakeRate {
     /// Units taken and not yet come back.
@@ -67,7 +67,7 @@ mod tests {
         for _ in 0..1000 {
             assert_eq!(rate.take(1000, Millis(1)), Ok(()));
         }
-        assert_eq!(rate.take(1, Millis(1)), Err(Millis(1_000_001 - 0)));
+        assert_eq!(rate.take(1, Millis(1)), Err(Millis(1_000_001)));
         assert_eq!(rate.take(0, Millis(1)), Ok(()));
         assert_eq!(rate.take(2000, Millis(1)), Ok(()));
     }
@@ -77,13 +77,13 @@ mod tests {
         fn no_second_has_more_than_twice_its_worth(
             per_second in 1_u32..50, steps in proptest::collection::vec(0_u64..400, 1..200)
         ) {
-            let (mut rate, mut now, mut begun) = (HandshakeRate::default(), Millis(0), Vec::new());
+            let (mut rate, mut now, mut made) = (HandshakeRate::default(), Millis(0), Vec::new());
             for step in steps {
                 now = now + Millis(step);
                 while rate.take(per_second, now).is_ok() {
-                    begun.push(now);
+                    made.push(now);
                 }
-                let recent = begun.iter().filter(|at| now.since(**at) < Millis(1000)).count();
+                let recent = made.iter().filter(|at| now.since(**at) < Millis(1000)).count();
                 proptest::prop_assert!(recent <= 2 * per_second as usize);
             }
         }

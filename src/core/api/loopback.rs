@@ -9,7 +9,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::sse;
-use crate::billing::METRICS_MAX;
+
+/// Metrics of one report; a bill has as many.
+const METRICS_MAX: usize = 64;
 
 /// Kinds of events that end a work: it went well, it failed, its connection is closed, or the device is free although
 /// the work goes on elsewhere.
@@ -28,9 +30,9 @@ const DEVICE_FREE: &str = "GpuFree";
 pub struct WorkReport {
     /// Id of its request.
     pub request: String,
-    /// Nothing follows that is about this work.
+    /// The last report about this work.
     pub is_final: bool,
-    /// Metrics of its bill, at most [`METRICS_MAX`].
+    /// Metrics of its bill, at most 64.
     pub metrics: Vec<(String, f64)>,
 }
 
@@ -58,7 +60,7 @@ impl WorkReport {
     }
 }
 
-/// Numbers among the members of an object. What is no number is left out: the work has ended all the same.
+/// Numbers among the members of an object. Other members are left out: the work has ended all the same.
 fn read_metrics(json: &RawValue) -> Vec<(String, f64)> {
     let mut metrics = Vec::new();
     // Of an object that breaks off, the members before count.

@@ -32,6 +32,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for the server's last report, behind the end of both connections: a permit may wait for longer, an event that is
 /// read as it is written not.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same while the process drains, whose end waits for its last event.
+const DRAINING_REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Relays a WebSocket whose server has answered 101.
 pub async fn relay(
@@ -58,8 +60,10 @@ pub async fn relay(
         return Err(RequestError::Aborted);
     };
     ctx.begin_connection();
-    let _open = model.metrics.open_websocket();
-    let _counted = shared.drain.count_websocket();
+    let open = (
+        model.metrics.open_websocket(),
+        shared.drain.count_websocket(),
+    );
     response.detach_head();
     let mut websocket = WebSocket::new(client, response.tunnel());
     let limits = ConnectionLimits::new(ctx, account);
@@ -79,22 +83,29 @@ pub async fn relay(
     ctx.release_concurrency();
     let lanes = (&mut websocket.upward, &mut websocket.downward);
     parting::leave_client(end, lanes, websocket.client).await;
+    drop(open);
     if let Some(report) = report {
+        parting::close_client(websocket.client).await;
         record_report(shared, ctx, (transformer, &usage), report).await;
     }
     Ok(())
 }
 
-/// Waits for the server's last report about the connection, and adds it to the usage.
+/// Waits for the server's last report about the connection, and adds it to the usage. A process that drains waits
+/// for a moment only.
 async fn record_report(
     shared: &Shared,
     ctx: &mut RequestContext,
     (transformer, usage): (&mut ResponseTransformer, &Metrics),
     mut report: Box<ConnectionReport>,
 ) {
+    let limit = match shared.drain.is_draining() {
+        true => DRAINING_REPORT_TIMEOUT,
+        false => REPORT_TIMEOUT,
+    };
     let reported = tokio::select! {
         biased;
-        reported = report.metrics(REPORT_TIMEOUT) => reported,
+        reported = report.metrics(limit) => reported,
         () = shared.drain.ending() => return,
     };
     if !reported.is_empty() {
