@@ -273,7 +273,7 @@ async fn handshakes_over_the_rate_wait_for_their_turn_and_are_closed_when_it_doe
     let dir = tempfile::tempdir().unwrap();
     let server = SimulatedServer::fast().await;
     let keys = authority.certify("localhost").write(dir.path(), "own");
-    let limits = "limits: { handshakes_per_second: 1, handshake_timeout_secs: 2 }\n";
+    let limits = "limits: { handshakes_per_second: 1, handshake_timeout_secs: 3 }\n";
     let node = Node::start(&config(&format!("tls: {{ {keys} }}"), &server, limits)).await;
     // Those that send nothing take no turn.
     let mut silent = Vec::new();
@@ -283,7 +283,7 @@ async fn handshakes_over_the_rate_wait_for_their_turn_and_are_closed_when_it_doe
     let asked_at = Instant::now();
     let all = join_all((0..8).map(|_| ask_tls(&node, "localhost", &authority))).await;
     let served = all.iter().flatten().filter(|answer| is_ok(answer)).count();
-    // One at once, and one a second later; the third of them may be in time or not.
+    // One at once or, behind a look at the start, a second later, and one each second; the last may be in time or not.
     assert!((2..=4).contains(&served), "{served}: {all:?}");
     assert!(asked_at.elapsed() >= Duration::from_millis(900));
     let refused = "infergate_connections_refused_total{reason=\"handshake-rate\"}";
