@@ -90,6 +90,10 @@ accept-edge:
     tests/mosec/run target/release/infergate --full
     tests/edge/tls_cost.py
 
+# Programs that checks need, compiled once into target/tools: cargo-deny
+tools:
+    scripts/tools
+
 # Parsers of what strangers send under libFuzzer, so many seconds each, as many at a time as there are processors (needs cargo-fuzz)
 fuzz SECS='600':
     scripts/fuzz {{SECS}}

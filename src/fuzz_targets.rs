@@ -9,11 +9,14 @@ use std::cell::RefCell;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
+use http::header::HeaderName;
 use infergate_core::api::arriving_form::FormStart;
 use infergate_core::api::dialect::RequestBody;
 use infergate_core::api::dialects::route;
 use infergate_core::api::form::Form;
-use infergate_core::api::open_inference::{edit_answer, generated_piece, task_result};
+use infergate_core::api::open_inference::{
+    edit_answer, edit_generated, generated_piece, task_result,
+};
 use infergate_core::api::route::RouteTarget;
 use infergate_core::api::scan::MemberScanner;
 use infergate_core::api::sse::EventSplitter;
@@ -24,8 +27,13 @@ use serde::de::IgnoredAny;
 
 use crate::config;
 use crate::downstream::{FormReader, PartEvent, read_proxy_header};
-use crate::http1::{BodyDecoder, BodyStep, ParsedRequest, ParsedResponse, framing};
-use crate::peer::{ForwardedHead, check_gossip_value};
+use crate::http1::{BodyDecoder, BodyStep, Fields, ParsedRequest, ParsedResponse, framing};
+use crate::peer::{
+    ForwardRejection, ForwardedHead, check_gossip_datagram, check_gossip_value, is_between_nodes,
+};
+use crate::state::header_filter::{
+    ConnectionNamed, PassedHeaders, is_reserved, passes_from_node, passes_to_client,
+};
 
 /// Content type of the forms in seeds.
 const FORM: &str = "multipart/form-data; boundary=b";
@@ -196,6 +204,9 @@ pub fn results_of_tensors(bytes: &[u8], _: usize) {
         assert!(is_json_text(&result));
         assert!(result.len() <= 4 * bytes.len());
     }
+    if let Ok(edited) = edit_generated(bytes, "m") {
+        assert!(is_json_text(&edited.json));
+    }
     if let Ok(piece) = generated_piece(bytes) {
         assert!(piece.text.is_none_or(|text| is_json_text(text.as_bytes())));
     }
@@ -300,6 +311,77 @@ pub fn headers_of_sound(bytes: &[u8], _: usize) {
     if let Some(seconds) = wav::seconds(bytes, bytes.len()) {
         assert!(seconds.is_finite() && seconds >= 0.0);
     }
+}
+
+/// Fields of a head that pass on, between whoever has sent them and whoever may see them.
+pub fn headers_that_pass(bytes: &[u8], _: usize) {
+    let listed = [HeaderName::from_static("x-tenant")];
+    let mut request = ParsedRequest::default();
+    if request.parse(&mut BytesMut::from(bytes)) == Ok(true) {
+        let sent = &request.fields;
+        check_passed(sent, &PassedHeaders::of(sent, &listed));
+        check_passed(sent, &PassedHeaders::traced(sent, &listed, None));
+    }
+    let mut response = ParsedResponse::default();
+    if response.parse(&mut BytesMut::from(bytes)) == Ok(true) {
+        for (name, _) in response.fields.lines() {
+            let Ok(name) = HeaderName::from_bytes(name) else {
+                continue;
+            };
+            let is_kept = is_reserved(&name) && name != "content-type";
+            assert!(!is_kept || !passes_to_client(name.as_str().as_bytes(), &listed));
+            assert!(!is_between_nodes(name.as_str()) || !passes_from_node(name.as_str()));
+        }
+    }
+}
+
+/// Checks that each line for a server is one of the client's, of a name that may pass.
+fn check_passed(sent: &Fields, passed: &PassedHeaders) {
+    const BEGIN: &[u8] = b"GET / HTTP/1.1\r\nhost: h\r\n";
+    let named = ConnectionNamed::of(sent);
+    for lines in [passed.towards(false), passed.towards(true)] {
+        let head = [BEGIN, lines, b"\r\n"].concat();
+        let mut read = ParsedRequest::default();
+        let parsed = read.parse(&mut BytesMut::from(&head[..]));
+        assert_eq!(parsed.ok(), Some(true), "{}", head.escape_ascii());
+        for (name, value) in read.fields.lines().skip(1) {
+            let known = HeaderName::from_bytes(name).expect("it was read from a head");
+            assert!(!is_reserved(&known) && !named.contains(name), "{known}");
+            let mut values = sent.get_all(known.as_str());
+            assert!(values.any(|sent| sent == value), "{known}");
+        }
+    }
+}
+
+/// Lines between nodes: of a forwarded request, and of its rejection. A head that is read means the same when it is written again.
+pub fn heads_of_forwards(bytes: &[u8], _: usize) {
+    let fields = |lines: &[u8]| {
+        let head = [b"POST / HTTP/1.1\r\nhost: h\r\n", lines, b"\r\n"].concat();
+        let mut read = ParsedRequest::default();
+        let parsed = read.parse(&mut BytesMut::from(&head[..]));
+        (parsed == Ok(true)).then_some(read.fields)
+    };
+    let Some(lines) = fields(bytes) else { return };
+    if let Ok(head) = ForwardedHead::read(&lines) {
+        let mut written = BytesMut::new();
+        head.write(&mut written);
+        let again = fields(&written).expect("written as a head");
+        assert_eq!(ForwardedHead::read(&again), Ok(head));
+    }
+    if let Ok(Some(rejection)) = ForwardRejection::read(&lines) {
+        let written: String = rejection
+            .lines()
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        let again = fields(written.as_bytes()).expect("written as a head");
+        assert_eq!(ForwardRejection::read(&again), Ok(Some(rejection)));
+    }
+}
+
+/// Datagrams between nodes: none is read without its signature, and the message of a signed one is read to its end.
+pub fn datagrams_of_gossip(bytes: &[u8], _: usize) {
+    check_gossip_datagram(bytes);
 }
 
 /// Keys and values that other nodes publish: what is read means what is written again.

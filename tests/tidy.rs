@@ -144,7 +144,12 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("wasmtime", &["src/plugin", "src/cli/tooling"]),
     (
         "pingora",
-        &["src/upstream/target.rs", "src/admin", "src/app"],
+        &[
+            "src/upstream/target.rs",
+            "src/upstream/dial.rs",
+            "src/admin",
+            "src/app",
+        ],
     ),
     ("httparse", &["src/http1"]),
     ("httpdate", &["src/http1"]),

@@ -19,6 +19,8 @@ use tokio::task::JoinSet;
 
 use super::listen::accept;
 use crate::admin::{Admin, AdminTlsStream};
+use crate::state::Shared;
+use crate::telemetry::WarningLimit;
 use crate::tls::ListenerTls;
 
 /// Connections at a time, those that have not made their handshake included. Operators, their tools and scrapers have
@@ -43,6 +45,7 @@ impl AdminThread {
     /// The operating system gives no thread or takes the socket back.
     pub fn start(
         (listener, admin, tls): (TcpListener, Arc<Admin>, Arc<ArcSwapOption<ListenerTls>>),
+        shared: Arc<Shared>,
         closed: watch::Receiver<bool>,
     ) -> std::io::Result<AdminThread> {
         let listener = listener.into_std()?;
@@ -57,7 +60,7 @@ impl AdminThread {
                     Err(error) => return tracing::error!(%error, "operators cannot be served"),
                 };
                 tokio::select! {
-                    () = accept_admin(listener, admin, closed, tls) => {}
+                    () = accept_admin(listener, (admin, shared), closed, tls) => {}
                     // Nothing is ever sent: it ends with the sender.
                     _ = ended.changed() => {}
                 }
@@ -82,10 +85,11 @@ impl AdminThread {
 
 async fn accept_admin(
     listener: TcpListener,
-    admin: Arc<Admin>,
+    (admin, shared): (Arc<Admin>, Arc<Shared>),
     closed: watch::Receiver<bool>,
     tls: Arc<ArcSwapOption<ListenerTls>>,
 ) {
+    let warnings = WarningLimit::default();
     let mut open = JoinSet::new();
     loop {
         let Some((tcp, address)) = accept(&listener).await else {
@@ -93,8 +97,16 @@ async fn accept_admin(
         };
         while open.try_join_next().is_some() {}
         if open.len() >= CONNECTIONS_MAX {
-            // Anybody can cause it.
-            tracing::debug!(%address, "an operator's connection is closed: there are too many");
+            shared.metrics.record_refused_connection("admin-limit");
+            // Anybody who reaches the listener can cause it, and then no operator gets an answer.
+            if let Some(repeated) = warnings.due(shared.clock.now()) {
+                tracing::warn!(
+                    %address,
+                    repeated,
+                    open = CONNECTIONS_MAX,
+                    "a connection to the operators' listener is closed: there are too many"
+                );
+            }
             continue;
         }
         let admin = Arc::clone(&admin);

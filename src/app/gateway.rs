@@ -180,7 +180,7 @@ impl Gateway {
         } = self;
         let ((closing, closed), mut tasks) = (watch::channel(false), JoinSet::new());
         let served = (listeners.admin, admin, reloader.admin_tls());
-        let mut operators = match AdminThread::start(served, closed.clone()) {
+        let mut operators = match AdminThread::start(served, Arc::clone(&shared), closed.clone()) {
             Ok(operators) => Some(operators),
             Err(error) => return fail_in_turn(turn, &unserved(&error)).await,
         };

@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 
+use infergate_core::model::UNIX_PATH_BYTES_MAX;
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{Draft, ValidationError, Validator};
 use serde_json::Value;
@@ -13,7 +14,7 @@ use serde_json::Value;
 use super::document::{Cursor, DocumentNode, NodeData};
 use super::problem::{Problem, Problems, path_of_key};
 use super::schema::{SCHEMA, words};
-use crate::downstream::{ListenAddress, UNIX_PATH_BYTES_MAX};
+use crate::downstream::ListenAddress;
 
 static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
     jsonschema::options()

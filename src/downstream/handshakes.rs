@@ -9,10 +9,15 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashbrown::HashMap;
+use infergate_core::admission::HandshakeRate;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::sleep;
+
+use crate::telemetry::{Clock, WarningLimit};
 
 /// Handshakes under way at a time: a file descriptor, a task and some 20 KiB each.
 #[derive(Clone, Copy, Debug)]
@@ -40,12 +45,55 @@ impl HandshakeBounds {
     }
 }
 
+/// Turn of the connections that are ready for their handshake, where a rate bounds these.
+///
+/// The one whose turn it is waits for the rate, the others for their turn in the order of their arrival: at most as many
+/// as [`HandshakeBounds`] has places. Each may be dropped at any time.
+pub struct HandshakeTurns {
+    turn: Semaphore,
+    /// Held to take a handshake.
+    rate: Mutex<HandshakeRate>,
+    /// Lines about connections that are closed because of it.
+    pub warnings: WarningLimit,
+}
+
+impl Default for HandshakeTurns {
+    fn default() -> HandshakeTurns {
+        HandshakeTurns {
+            turn: Semaphore::new(1),
+            rate: Mutex::default(),
+            warnings: WarningLimit::default(),
+        }
+    }
+}
+
+impl HandshakeTurns {
+    /// Returns once a handshake may begin, of `per_second` at most.
+    pub async fn wait(&self, per_second: u32, clock: Clock) {
+        if per_second == 0 {
+            return;
+        }
+        // Never closed.
+        let _turn = self.turn.acquire().await;
+        loop {
+            let now = clock.now();
+            let taken = self.rate.lock().take(per_second, now);
+            match taken {
+                Ok(()) => return,
+                Err(next) => sleep(Duration::from_millis(next.since(now).0)).await,
+            }
+        }
+    }
+}
+
 /// The connections that have not proved themselves yet.
 #[derive(Default)]
 pub struct Handshakes {
     /// Guards the addresses and their connections; held for a look-up when a connection comes and when it
     /// has proved itself or goes.
     addresses: Mutex<PendingByAddress>,
+    /// Bound of their rate.
+    pub turns: HandshakeTurns,
 }
 
 #[derive(Default)]

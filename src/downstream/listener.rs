@@ -101,6 +101,9 @@ pub enum ConnectionFault {
     /// The connection had to give way to later ones before its handshake was done.
     #[error("too many handshakes at a time")]
     Evicted,
+    /// The turn for its handshake did not come in time.
+    #[error("too many handshakes a second")]
+    Rate,
 }
 
 impl ConnectionFault {
@@ -111,6 +114,7 @@ impl ConnectionFault {
             ConnectionFault::Limit(limit) => limit.reason(),
             ConnectionFault::Tls(_) => "tls",
             ConnectionFault::Evicted => "handshake-limit",
+            ConnectionFault::Rate => "handshake-rate",
         }
     }
 }
@@ -231,13 +235,51 @@ impl ClientListener {
                 None => std::future::pending().await,
             }
         };
-        let accepted = tokio::select! {
-            accepted = tls.accept(tcp, limit) => accepted,
+        let per_second = limits.handshakes_per_second;
+        let accepting = async {
+            if per_second > 0 {
+                self.wait_for_turn(edge, &tcp, per_second, limit).await?;
+            }
+            let accepted = tls.accept(tcp, limit).await;
+            accepted.map_err(ConnectionFault::Tls)
+        };
+        let tls = tokio::select! {
+            accepted = accepting => accepted?,
             () = evicted => return Err(ConnectionFault::Evicted),
         };
-        let tls = accepted.map_err(ConnectionFault::Tls)?;
         let is_http2 = tls.proof().is_http2;
         Ok((Socket::Tls(Box::new(tls)), is_http2))
+    }
+}
+
+impl ClientListener {
+    /// Waits until a handshake may begin: nothing was read of it, and no key was used. A client that sends nothing takes
+    /// no turn.
+    async fn wait_for_turn(
+        &self,
+        edge: &DownstreamServer,
+        tcp: &TcpStream,
+        per_second: u32,
+        limit: Duration,
+    ) -> Result<(), ConnectionFault> {
+        let turns = &self.handshakes.turns;
+        let clock = edge.shared.clock;
+        let readable = timeout(limit, tcp.readable()).await;
+        if !matches!(readable, Ok(Ok(()))) {
+            return Err(ConnectionFault::Tls(io::ErrorKind::TimedOut.into()));
+        }
+        if timeout(limit, turns.wait(per_second, clock)).await.is_ok() {
+            return Ok(());
+        }
+        if let Some(repeated) = turns.warnings.due(clock.now()) {
+            tracing::warn!(
+                listener = %self.address,
+                reason = ConnectionFault::Rate.reason(),
+                repeated,
+                "connections of clients are closed before their handshake: there are more than `limits.handshakes_per_second`"
+            );
+        }
+        Err(ConnectionFault::Rate)
     }
 }
 

@@ -38,4 +38,4 @@ pub use multipart::{FormReader, PartEvent};
 pub use proxy_protocol::read as read_proxy_header;
 pub use serve::serve_peer;
 pub use server::DownstreamServer;
-pub use settings::{ClientListenerConfig, ClientTls, Http2, ListenAddress, UNIX_PATH_BYTES_MAX};
+pub use settings::{ClientListenerConfig, ClientTls, Http2, ListenAddress};

@@ -6,15 +6,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use infergate_core::model::{UNIX_PATH_BYTES_MAX, UNIX_SCHEME};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::tls::CredentialFile;
-
-/// Begin of the address of a socket in the file system.
-const UNIX: &str = "unix:";
-/// Longest path that a socket in the file system can have, bytes (unix(7): `sun_path`, with its end).
-pub const UNIX_PATH_BYTES_MAX: usize = 107;
 
 /// A listener for clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -61,14 +57,14 @@ impl TryFrom<String> for ListenAddress {
     type Error = String;
 
     fn try_from(text: String) -> Result<ListenAddress, String> {
-        let Some(path) = text.strip_prefix(UNIX) else {
+        let Some(path) = text.strip_prefix(UNIX_SCHEME) else {
             let parsed = text.parse().map(ListenAddress::Ip);
             return parsed.map_err(|_| "not an IP address and a port".to_owned());
         };
         match path.starts_with('/') && path.len() <= UNIX_PATH_BYTES_MAX {
             true => Ok(ListenAddress::Unix(path.into())),
             false => Err(format!(
-                "not `{UNIX}` and an absolute path of at most {UNIX_PATH_BYTES_MAX} bytes"
+                "not `{UNIX_SCHEME}` and an absolute path of at most {UNIX_PATH_BYTES_MAX} bytes"
             )),
         }
     }
@@ -84,7 +80,7 @@ impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ListenAddress::Ip(address) => address.fmt(f),
-            ListenAddress::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+            ListenAddress::Unix(path) => write!(f, "{UNIX_SCHEME}{}", path.display()),
         }
     }
 }

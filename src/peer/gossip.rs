@@ -47,6 +47,8 @@ pub use codec::AccountUsage;
 #[cfg(any(test, fuzzing))]
 pub use codec::check_gossip_value;
 use codec::{KeySubject, NODE_KEY, NodeRecord};
+#[cfg(any(test, fuzzing))]
+pub use datagram::check_gossip_datagram;
 use datagram::{PendingContacts, RejectionCounts, SignedTransport, Signer};
 
 /// Interval of gossip rounds. Permits turn over in hundreds of milliseconds: a view that is older

@@ -34,11 +34,11 @@ pub use forwarded_head::{
     FORWARDED_HEAD_BYTES_MAX, ForwardRejection, ForwardedHead, RejectionCause, UnfitCause,
     is_between_nodes,
 };
-#[cfg(any(test, fuzzing))]
-pub use gossip::check_gossip_value;
 pub use gossip::{
     ACCOUNTS_MAX, AccountUsage, Gossip, GossipIdentity, GossipSocket, GossipUpdate, bind,
 };
+#[cfg(any(test, fuzzing))]
+pub use gossip::{check_gossip_datagram, check_gossip_value};
 pub use names::{NodeNames, pattern_fault};
 pub use progress::{ForwardProgress, ForwardStatus};
 pub use protocol::{IncompatibleNode, PROTOCOL_VERSION};

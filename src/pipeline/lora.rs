@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use infergate_core::api::{Call, body, open_inference};
+use infergate_core::api::{Call, Operation, body, open_inference};
 use infergate_core::model::{FinetuneSpec, LoraChoice, choose_lora};
 use infergate_core::{AccountId, Refusal};
 use serde_json::{Value, json};
@@ -83,11 +83,14 @@ fn find_named(
 /// Refuses what would name an adapter at the servers without a look at the finetunes.
 fn check_barred(call: &Call, form: AdapterForm) -> Result<(), Refusal> {
     let found = match call.tensors {
-        Some(_) => {
+        Some(_) if call.operation == Operation::Infer => {
             let name = open_inference::first_input(call, form.barred);
             name.map(|name| (name, "/inputs".to_owned()))
         }
-        None => {
+        Some(_) if let Some(name) = open_inference::first_parameter(call, form.barred) => {
+            Some((name, format!("/parameters/{name}")))
+        }
+        _ => {
             let name = body::first_member(call, form.barred);
             name.map(|name| (name, format!("/{name}")))
         }

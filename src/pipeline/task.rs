@@ -107,6 +107,7 @@ fn check_passes(model: &ModelRuntime, call: &Call) -> Result<(), Refusal> {
     };
     let what = match (call.operation, call.passed_api()) {
         (Operation::WebSocket, _) => "WebSocket".to_owned(),
+        (Operation::Generate | Operation::GenerateStream, _) => "`generate`".to_owned(),
         (_, Some(api)) => format!("requests for {}", api.path()),
         (_, None) => "tensors".to_owned(),
     };

@@ -59,6 +59,8 @@ pub(super) struct EndReport {
 pub(super) struct ReportText {
     event: String,
     request_id: String,
+    #[serde(default)]
+    metrics: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
 impl Loopback {
@@ -110,11 +112,18 @@ impl Loopback {
 
     /// Sends a report, as a test or a demo asks for it.
     pub(super) fn send_text(&self, text: &ReportText) {
-        self.send(&text.event, &text.request_id);
+        let mut data = json!({ "request_id": text.request_id });
+        if let Some(metrics) = &text.metrics {
+            data["metrics"] = json!(metrics);
+        }
+        self.send_data(&text.event, &data);
     }
 
     fn send(&self, event: &str, request: &str) {
-        let data = json!({ "request_id": request });
+        self.send_data(event, &json!({ "request_id": request }));
+    }
+
+    fn send_data(&self, event: &str, data: &serde_json::Value) {
         // Without a listener it is lost.
         let _ = self
             .reports

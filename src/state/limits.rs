@@ -41,6 +41,10 @@ pub struct Limits {
     /// TLS handshakes of clients under way at a time; another cuts that which has waited longest.
     #[schemars(range(min = 1, max = 65536))]
     pub handshakes: u32,
+    /// TLS handshakes of clients a second, after a burst of as many. Others wait for up to `handshake_timeout_secs`, then
+    /// they are closed. 0 is no bound: cores and keys decide how many there can be.
+    #[schemars(range(max = 1000000))]
+    pub handshakes_per_second: u32,
     /// Seconds for a client's TLS handshake, and for the header of the PROXY protocol.
     #[schemars(range(min = 1, max = 60))]
     pub handshake_timeout_secs: u64,
@@ -67,6 +71,7 @@ impl Default for Limits {
             connections: 16384,
             connections_per_client: 1024,
             handshakes: 256,
+            handshakes_per_second: 0,
             handshake_timeout_secs: 5,
             reader_min_kib_per_sec: 1,
             warm_guests_mib: 256,

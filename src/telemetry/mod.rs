@@ -25,6 +25,7 @@ mod printable;
 mod process;
 mod refusal_metrics;
 mod rotating_file;
+mod warning_limit;
 mod webhook_metrics;
 mod websocket_metrics;
 pub mod work_metrics;
@@ -38,5 +39,6 @@ pub use metrics::{AttemptResult, ForwardResult, Levels, Metrics, ModelLevels, Mo
 pub use plugin_metrics::{PluginMetrics, PluginMetricsRegistry};
 pub use printable::{printable, printable_lines};
 pub use process::resident_bytes;
+pub use warning_limit::WarningLimit;
 pub use websocket_metrics::ConnectionEnd;
 pub use worker::{off_the_worker, watched};

@@ -6,6 +6,7 @@
 //! with `infergate.`. No prompt, key or header stands in a span.
 
 use infergate_core::admission::ClassTurn;
+use infergate_core::model::unix_socket_of;
 use infergate_core::trace_context::{SpanId, TraceId};
 
 use super::cluster::{ForwardStep, ForwardStepEnd};
@@ -380,8 +381,11 @@ fn with_error(span: Span, error: Option<String>) -> Span {
     span
 }
 
-/// Host and port of an endpoint's URL, without anything else that may stand in it.
+/// Host and port of an endpoint's URL, or the path of its socket, without anything else that may stand in it.
 fn host_and_port(url: &str) -> (&str, Option<u64>) {
+    if let Some((path, _)) = unix_socket_of(url) {
+        return (path, None);
+    }
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let authority = authority.rsplit('@').next().unwrap_or_default();
@@ -405,6 +409,7 @@ mod tests {
             ("http://127.0.0.1:9001", "127.0.0.1", Some(9001)),
             ("https://user:secret@h/v1?key=x", "h", None),
             ("http://[::1]:80/a:1", "[::1]", Some(80)),
+            ("unix:/run/m.sock:/v1", "/run/m.sock", None),
         ] {
             assert_eq!(host_and_port(url), (host, port), "{url}");
         }

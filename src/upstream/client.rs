@@ -23,11 +23,12 @@ use tokio::time::timeout;
 
 use super::connect_timings::ConnectTimings;
 use super::connection::UpstreamConnection;
+use super::dial::{DialAddress, DialedSocket};
 use super::http2::SharedConnections;
 use super::http2_stream::{Http2Exchange, is_unstarted};
 use super::outbound::{OutboundRequest, encode_head};
 use super::pool::ConnectionPool;
-use super::target::{DialAddress, Target};
+use super::target::Target;
 use super::tunnel::Tunnel;
 use crate::http1::{
     BodyDecoder, BodyStep, BrokenBody, Fields, MalformedHead, ParsedResponse, Version, framing,
@@ -80,6 +81,8 @@ impl SendError {
             if let Some(io) = error.downcast_ref::<io::Error>() {
                 return match io.kind() {
                     Kind::ConnectionRefused => "refused",
+                    Kind::NotFound => "no such socket",
+                    Kind::PermissionDenied => "not permitted",
                     Kind::ConnectionReset | Kind::BrokenPipe | Kind::ConnectionAborted => "reset",
                     Kind::UnexpectedEof => "closed",
                     Kind::TimedOut => "timeout",
@@ -246,12 +249,22 @@ impl HttpClient {
         (is_upgrade, is_fresh): (bool, bool),
     ) -> Result<Box<UpstreamConnection>, SendError> {
         let began = self.pool.now();
-        let tcp = dial.connect().await;
-        let tcp = tcp.map_err(|error| SendError::Connect(error.into()))?;
+        let socket = dial.connect().await;
+        let socket = socket.map_err(|error| SendError::Connect(error.into()))?;
         let now = self.pool.now();
-        let Some(identity) = &dial.identity else {
-            let usage = ConnectionUse::new(now, IDLE_MAX_PLAIN);
-            return Ok(UpstreamConnection::plain(tcp, usage, self.pool.clock));
+        let plain_use = ConnectionUse::new(now, IDLE_MAX_PLAIN);
+        let (tcp, identity) = match (socket, &dial.identity) {
+            (DialedSocket::Tcp(tcp), Some(identity)) => (tcp, identity),
+            (DialedSocket::Tcp(tcp), None) => {
+                return Ok(UpstreamConnection::plain(tcp, plain_use, self.pool.clock));
+            }
+            (DialedSocket::Unix(socket), _) => {
+                return Ok(UpstreamConnection::local(
+                    socket,
+                    plain_use,
+                    self.pool.clock,
+                ));
+            }
         };
         let limit = dial.connect_timeout();
         let proved = match is_upgrade {

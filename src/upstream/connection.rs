@@ -1,4 +1,4 @@
-//! A connection to a model server or another node: plain TCP, TLS or a stream of HTTP/2, and the state of one exchange on it.
+//! A connection to a model server or another node: plain TCP, a Unix socket, TLS or a stream of HTTP/2, and the state of one exchange on it.
 //!
 //! HTTP is [`client`](super::client)'s, keeping connections [`pool`](super::pool)'s. A request is
 //! handed over once and goes out while the response is read, so that a response that comes before the
@@ -19,7 +19,7 @@ use infergate_core::routing::connection_reuse::ConnectionUse;
 use rustix::io::Errno;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::task::unconstrained;
 
 use super::http2_stream::Http2Exchange;
@@ -43,9 +43,33 @@ const ASKED_AFTER: Millis = Millis(500);
 #[derive(Debug)]
 enum UpstreamStream {
     Plain(TcpStream),
+    /// A socket in the file system.
+    Local(UnixStream),
     Sealed(Box<TlsConnection<ProvedIdentity>>),
     /// A stream of a connection of HTTP/2, for one request.
     Shared(Box<Http2Exchange>),
+}
+
+/// The socket below a connection of HTTP/1.
+enum RawSocket<'a> {
+    Tcp(&'a TcpStream),
+    Unix(&'a UnixStream),
+}
+
+impl RawSocket<'_> {
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            RawSocket::Tcp(tcp) => tcp.poll_read_ready(cx),
+            RawSocket::Unix(unix) => unix.poll_read_ready(cx),
+        }
+    }
+
+    fn peek(&self, byte: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+        match self {
+            RawSocket::Tcp(tcp) => SockRef::from(*tcp).peek(byte),
+            RawSocket::Unix(unix) => SockRef::from(*unix).peek(byte),
+        }
+    }
 }
 
 /// Unwritten part of a request.
@@ -137,6 +161,15 @@ impl UpstreamConnection {
         UpstreamConnection::over(UpstreamStream::Plain(tcp), usage, clock)
     }
 
+    /// A new connection to a server of this host.
+    pub fn local(
+        socket: UnixStream,
+        usage: ConnectionUse,
+        clock: Clock,
+    ) -> Box<UpstreamConnection> {
+        UpstreamConnection::over(UpstreamStream::Local(socket), usage, clock)
+    }
+
     /// A new connection to a server that has proved its identity.
     pub fn tls(
         sealed: TlsConnection<ProvedIdentity>,
@@ -190,7 +223,7 @@ impl UpstreamConnection {
     /// Returns whether the server has proved an equal identity, or need not.
     pub fn has_identity(&self, identity: Option<&Arc<ServerIdentity>>) -> bool {
         match (&self.io, identity) {
-            (UpstreamStream::Plain(_), None) => true,
+            (UpstreamStream::Plain(_) | UpstreamStream::Local(_), None) => true,
             (UpstreamStream::Sealed(sealed), Some(identity)) => sealed.proof().is(identity),
             _ => false,
         }
@@ -230,6 +263,7 @@ impl UpstreamConnection {
             // An error is found by the read that follows.
             Poll::Pending => match &mut self.io {
                 UpstreamStream::Plain(tcp) => tcp.poll_read_ready(cx).map(|_| ()),
+                UpstreamStream::Local(socket) => socket.poll_read_ready(cx).map(|_| ()),
                 UpstreamStream::Sealed(sealed) => sealed.tcp().poll_read_ready(cx).map(|_| ()),
                 UpstreamStream::Shared(exchange) => exchange.poll_head(cx),
             },
@@ -262,19 +296,19 @@ impl UpstreamConnection {
     pub fn is_usable(&mut self, now: Millis) -> bool {
         let is_recent = self.usage.idle_for(now) < ASKED_AFTER;
         let mut no_task = Context::from_waker(Waker::noop());
-        let is_silent = |tcp: &TcpStream| tcp.poll_read_ready(&mut no_task).is_pending();
-        (is_recent && self.tcp().is_some_and(is_silent)) || self.is_open_and_silent()
+        let is_silent = |socket: RawSocket<'_>| socket.poll_read_ready(&mut no_task).is_pending();
+        (is_recent && self.socket().is_some_and(is_silent)) || self.is_open_and_silent()
     }
 
     /// Returns whether the socket is open and silent. Asks the kernel: a close that has not come
     /// through the runtime yet counts too.
     pub fn is_open_and_silent(&mut self) -> bool {
         for _ in 0..LOOKS_MAX {
-            let Some(tcp) = self.tcp() else {
+            let Some(socket) = self.socket() else {
                 return false;
             };
             let mut byte = [MaybeUninit::uninit(); 1];
-            match SockRef::from(tcp).peek(&mut byte) {
+            match socket.peek(&mut byte) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Ok(1..) if matches!(self.io, UpstreamStream::Sealed(_)) => {
                     // Anything but a record without content is an end, or a response to no request.
@@ -318,6 +352,7 @@ impl UpstreamConnection {
         let room = received.capacity() - received.len();
         let read = match io {
             UpstreamStream::Plain(tcp) => pin!(tcp.read_buf(received)).poll(cx),
+            UpstreamStream::Local(socket) => pin!(socket.read_buf(received)).poll(cx),
             UpstreamStream::Sealed(sealed) => {
                 let read = pin!(sealed.read_buf(received)).poll(cx);
                 read.map_err(as_reset)
@@ -341,10 +376,11 @@ impl UpstreamConnection {
     }
 
     /// The socket of a connection of HTTP/1.
-    fn tcp(&self) -> Option<&TcpStream> {
+    fn socket(&self) -> Option<RawSocket<'_>> {
         match &self.io {
-            UpstreamStream::Plain(tcp) => Some(tcp),
-            UpstreamStream::Sealed(sealed) => Some(sealed.tcp()),
+            UpstreamStream::Plain(tcp) => Some(RawSocket::Tcp(tcp)),
+            UpstreamStream::Local(socket) => Some(RawSocket::Unix(socket)),
+            UpstreamStream::Sealed(sealed) => Some(RawSocket::Tcp(sealed.tcp())),
             UpstreamStream::Shared(_) => None,
         }
     }
@@ -372,6 +408,9 @@ impl UpstreamConnection {
                 let slices = unsent.slices();
                 let written = ready!(match io {
                     UpstreamStream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, &slices),
+                    UpstreamStream::Local(socket) => {
+                        Pin::new(socket).poll_write_vectored(cx, &slices)
+                    }
                     UpstreamStream::Sealed(sealed) => {
                         Pin::new(&mut **sealed).poll_write_vectored(cx, &slices)
                     }
@@ -403,6 +442,7 @@ impl UpstreamConnection {
             received: self.received.split(),
             stream: match &mut self.io {
                 UpstreamStream::Plain(tcp) => tcp,
+                UpstreamStream::Local(socket) => socket,
                 UpstreamStream::Sealed(sealed) => &mut **sealed,
                 UpstreamStream::Shared(exchange) => exchange.nothing(),
             },
@@ -414,6 +454,7 @@ impl UpstreamConnection {
         match &mut self.io {
             // Closed by the drop; nothing waits for what is left to be written.
             UpstreamStream::Plain(tcp) => drop(AsyncWriteExt::shutdown(tcp).await),
+            UpstreamStream::Local(socket) => drop(AsyncWriteExt::shutdown(socket).await),
             UpstreamStream::Sealed(sealed) => sealed.close_notify().await,
             // Reset by the drop, where it has not ended.
             UpstreamStream::Shared(_) => {}

@@ -17,6 +17,7 @@ mod client;
 mod connect_timings;
 mod connection;
 mod credentials;
+mod dial;
 pub mod discovery;
 mod finetune_files;
 mod gate;
@@ -37,7 +38,6 @@ mod sync;
 mod target;
 mod tunnel;
 mod url;
-mod warning_limit;
 mod work_reports;
 
 pub use backends::{AdapterForm, BACKENDS, Backend, UpstreamRequest, backend, path_segment};
@@ -45,6 +45,7 @@ pub use check_request::check_requested;
 pub use client::{HttpClient, InterimObserver, SendError, UpstreamResponse};
 pub use connect_timings::ConnectTimings;
 pub use credentials::API_KEY_HEADER;
+pub use dial::set_node_keepalive;
 #[cfg(test)]
 pub use gate::AdmissionGate;
 pub use gate::{
@@ -55,6 +56,7 @@ pub use health::{PROBE_TICK, ServerPost, post, probe_ready, probe_round, read_js
 pub use left_runs::LeftWorkQueue;
 pub use left_work::{cancel_left_work, cancel_waiting_work};
 pub use model::{ModelRuntime, ModelRuntimes};
+pub use open_work::ConnectionReport;
 pub use outbound::{BodyRest, OutboundRequest};
 pub use process_permits::{PermitReport, PermitSide, ProcessPermits};
 pub use ranking::{
@@ -62,7 +64,7 @@ pub use ranking::{
     SITES_TICK, SiteRanking, ranking_requested, request_ranking,
 };
 pub use response::{PushOutput, ReportedMetrics, ResponseError, ResponseTransformer};
-pub use target::{Target, saturated, set_node_keepalive};
+pub use target::{Target, saturated};
 pub use tunnel::{Duplex, Tunnel};
-pub use url::{check_address, check_host_and_port, check_url};
+pub use url::{check_address, check_endpoint_url, check_host_and_port, check_url};
 pub use work_reports::WorkReports;

@@ -4,13 +4,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
+use hashbrown::HashMap;
 use infergate_core::Millis;
 use infergate_core::admission::WorkTable;
+use infergate_core::api::loopback::WorkReport;
 use infergate_core::model::LoopbackSpec;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
-use super::warning_limit::WarningLimit;
+use crate::telemetry::WarningLimit;
+
+/// Metrics that a server reports of a work.
+type MetricList = Vec<(String, f64)>;
 
 /// Guard of a permit.
 type PermitGuard = Box<dyn Send>;
@@ -20,12 +28,38 @@ pub(super) struct OpenWork {
     spec: LoopbackSpec,
     /// Held to begin, detach, report or end one.
     table: Mutex<WorkTable<PermitGuard>>,
+    /// WebSockets whose last report is waited for: as many as have permits. Held to add, report or remove one.
+    awaited: Mutex<HashMap<Arc<str>, oneshot::Sender<MetricList>>>,
     /// Warnings about reports that do not come.
     pub(super) warnings: WarningLimit,
     /// The stream of reports is open.
     is_reporting: AtomicBool,
     /// Works whose leases were over.
     expired: AtomicU64,
+}
+
+/// Last report about a WebSocket, awaited until the drop.
+pub struct ConnectionReport {
+    work: Arc<OpenWork>,
+    request: Arc<str>,
+    reported: oneshot::Receiver<MetricList>,
+}
+
+impl ConnectionReport {
+    /// Returns the metrics that the server reports within `limit`. Waits for none where no reports can come.
+    pub async fn metrics(&mut self, limit: Duration) -> Vec<(String, f64)> {
+        if !self.work.is_reporting.load(Ordering::Relaxed) {
+            return self.reported.try_recv().unwrap_or_default();
+        }
+        let reported = timeout(limit, &mut self.reported).await;
+        reported.ok().and_then(Result::ok).unwrap_or_default()
+    }
+}
+
+impl Drop for ConnectionReport {
+    fn drop(&mut self) {
+        self.work.awaited.lock().remove(&self.request);
+    }
 }
 
 /// Open work at one server at one moment.
@@ -45,6 +79,7 @@ impl OpenWork {
         Arc::new(OpenWork {
             spec: spec.clone(),
             table: Mutex::default(),
+            awaited: Mutex::default(),
             warnings: WarningLimit::default(),
             is_reporting: AtomicBool::new(false),
             expired: AtomicU64::new(0),
@@ -92,10 +127,28 @@ impl OpenWork {
         drop(free);
     }
 
-    /// Releases the permit of work that the server reports to have ended.
-    pub(super) fn report(&self, request: &str) {
-        let free = self.table.lock().report(request);
+    /// Releases the permit of work that the server reports to have ended, and gives a WebSocket its metrics.
+    pub(super) fn report(&self, report: WorkReport) {
+        let free = self.table.lock().report(&report.request);
         drop(free);
+        if report.is_final {
+            let awaited = self.awaited.lock().remove(&*report.request);
+            if let Some(awaited) = awaited {
+                // The connection may have been given up meanwhile.
+                let _ = awaited.send(report.metrics);
+            }
+        }
+    }
+
+    /// Awaits the last report about a WebSocket from now on.
+    pub(super) fn await_report(self: &Arc<Self>, request: &Arc<str>) -> ConnectionReport {
+        let (sender, reported) = oneshot::channel();
+        self.awaited.lock().insert(Arc::clone(request), sender);
+        ConnectionReport {
+            work: Arc::clone(self),
+            request: Arc::clone(request),
+            reported,
+        }
     }
 
     /// Releases the permits whose leases are over at `now`; returns their number.

@@ -6,43 +6,26 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use infergate_core::Millis;
-use infergate_core::model::{CaFile, EndpointSpec, HealthCheckSpec, UpstreamHttp2};
+use infergate_core::model::{CaFile, EndpointSpec, HealthCheckSpec, UpstreamHttp2, unix_socket_of};
 use infergate_core::routing::{EndpointLoad, REFUSED_CHECK_INTERVAL};
 use parking_lot::Mutex;
-use pingora_core::protocols::l4::ext::{TcpKeepalive, set_tcp_keepalive};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use pingora_core::protocols::l4::ext::TcpKeepalive;
 
 use super::backends::{ProbeReport, ServerMetrics};
 use super::credentials::EndpointCredentials;
+use super::dial::{
+    DialAddresses, DialPlace, DialTerms, endpoint_keepalive, node_keepalive, one_of_each_family,
+};
 use super::open_work::{OpenWork, OpenWorkState};
-use super::warning_limit::WarningLimit;
+use crate::telemetry::WarningLimit;
 use crate::tls::ServerIdentity;
-
-/// Silence after which a node's connection is closed, whether bytes were sent there or are waited
-/// for. A request without a byte is then tried elsewhere, a stream ended. Above the time in which
-/// gossip declares a node lost, because a connection that still works is worth more. Its silence
-/// also covers paths that gossip goes around. Five seconds are four to five probes in a row: at 1 %
-/// loss in both directions one in millions is cut off without cause.
-#[cfg(target_os = "linux")]
-const NODE_SILENCE_MAX: Duration = Duration::from_secs(5);
-/// A silent connection to a node is probed after this time, again every second.
-const NODE_PROBED_AFTER: Duration = Duration::from_secs(2);
-const NODE_PROBED_EVERY: Duration = Duration::from_secs(1);
-
-/// Silence after which a model server's connection is closed; one that a firewall or a failed host
-/// has forgotten would hang to the deadline otherwise. Longer than a switch takes to come back.
-#[cfg(target_os = "linux")]
-const ENDPOINT_SILENCE_MAX: Duration = Duration::from_secs(30);
-/// A connection on which nothing came for so long is probed, again every five seconds.
-const ENDPOINT_PROBED_AFTER: Duration = Duration::from_secs(15);
-const ENDPOINT_PROBED_EVERY: Duration = Duration::from_secs(5);
 
 /// A model server of one model.
 pub struct Target {
@@ -84,6 +67,7 @@ pub struct Target {
     setup_logs: ArcSwapOption<String>,
     /// Moment of the latest health check, milliseconds; 0 before the first.
     probed_at: AtomicU64,
+    /// Name or address; empty where the place is a socket in the file system.
     host: String,
     port: u16,
     connect_timeout: Duration,
@@ -112,35 +96,27 @@ impl Target {
         may_probe
     }
 
-    /// The target of an endpoint, or `None` when its URL is not `http[s]://host[:port][/prefix]` or
-    /// its certificates cannot be read; the configuration has refused those.
+    /// The target of an endpoint, or `None` when its URL is neither `http[s]://host[:port][/prefix]` nor that of a
+    /// socket, or its certificates cannot be read; the configuration has refused those.
     pub fn new(spec: &EndpointSpec, model: &str, connect_timeout: Duration) -> Option<Target> {
-        let (rest, default_port) = match spec.url.strip_prefix("https://") {
-            Some(rest) => (rest, HTTPS_PORT),
-            None => (spec.url.strip_prefix("http://")?, HTTP_PORT),
-        };
-        let (authority, prefix) = match rest.find('/') {
-            Some(at) => (&rest[..at], rest[at..].trim_end_matches('/')),
-            None => (rest, ""),
-        };
-        let (host, port) = split_authority(authority, default_port)?;
-        let identity = match default_port {
-            HTTPS_PORT => {
+        let place = UrlPlace::parse(&spec.url)?;
+        let identity = match place.is_secure {
+            true => {
                 let ca = spec.ca_file.as_ref().map(|file| &*file.pem);
-                let identity = ServerIdentity::new(host, ca).ok()?;
+                let identity = ServerIdentity::new(place.host, ca).ok()?;
                 Some(Arc::new(match spec.http2 {
                     UpstreamHttp2::Auto => identity.offering_http2(),
                     UpstreamHttp2::Off => identity,
                 }))
             }
-            _ => None,
+            false => None,
         };
         let target = Target {
             url: spec.url.clone(),
             instance: None,
             backend_model: spec.backend_model.clone().unwrap_or_else(|| model.into()),
-            authority: authority.to_owned(),
-            prefix: prefix.to_owned(),
+            authority: place.authority.to_owned(),
+            prefix: place.prefix.to_owned(),
             credentials: EndpointCredentials::from_spec(spec),
             health: spec.health.clone(),
             tier: u8::try_from(spec.priority).unwrap_or(u8::MAX),
@@ -155,8 +131,8 @@ impl Target {
             is_stuck: AtomicBool::new(false),
             setup_logs: ArcSwapOption::empty(),
             probed_at: AtomicU64::new(0),
-            host: host.to_owned(),
-            port,
+            host: place.host.to_owned(),
+            port: place.port,
             connect_timeout,
             identity,
             ca_file: spec.ca_file.clone(),
@@ -166,8 +142,10 @@ impl Target {
             meter: None,
             work: spec.loopback.as_ref().map(OpenWork::new),
         };
-        if let Ok(ip) = target.host.parse() {
-            target.set_addresses(&[SocketAddr::new(ip, port)]);
+        match (place.socket, target.host.parse()) {
+            (Some(path), _) => target.set_places([DialPlace::Unix(path.into())].into_iter()),
+            (None, Ok(ip)) => target.set_addresses(&[SocketAddr::new(ip, place.port)]),
+            (None, Err(_)) => {}
         }
         Some(target)
     }
@@ -396,7 +374,7 @@ impl Target {
     /// # Errors
     /// The name does not resolve; former addresses are kept.
     pub async fn resolve(&self) -> std::io::Result<Arc<DialAddresses>> {
-        if self.host.parse::<IpAddr>().is_err() {
+        if !self.host.is_empty() && self.host.parse::<IpAddr>().is_err() {
             let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await?;
             let former = self.dials.load_full();
             let former: Vec<SocketAddr> =
@@ -415,19 +393,17 @@ impl Target {
     }
 
     pub(super) fn set_addresses(&self, addresses: &[SocketAddr]) {
-        let dial = |address: &SocketAddr| {
-            Arc::new(DialAddress {
-                address: *address,
-                connect_timeout: self.connect_timeout,
-                keepalive: self.keepalive.clone(),
-                identity: self.identity.clone(),
-                pool_key: pool_key(*address, self.identity.as_deref()),
-            })
+        self.set_places(addresses.iter().map(|address| DialPlace::Tcp(*address)));
+    }
+
+    fn set_places(&self, places: impl Iterator<Item = DialPlace>) {
+        let terms = DialTerms {
+            connect_timeout: self.connect_timeout,
+            keepalive: &self.keepalive,
+            identity: self.identity.as_ref(),
         };
-        self.dials.store(Some(Arc::new(DialAddresses {
-            list: addresses.iter().map(dial).collect(),
-            preferred: AtomicUsize::new(0),
-        })));
+        let dials = DialAddresses::new(places, &terms);
+        self.dials.store(Some(Arc::new(dials)));
     }
 }
 
@@ -440,37 +416,6 @@ impl fmt::Debug for Target {
     }
 }
 
-/// Ends a connection of another node, accepted here, when that falls silent: what it had asked for is
-/// then cut off like that of a client that left.
-///
-/// # Errors
-/// The socket does not take it.
-pub fn set_node_keepalive(tcp: &TcpStream) -> pingora_error::Result<()> {
-    set_tcp_keepalive(tcp, &node_keepalive())
-}
-
-fn node_keepalive() -> TcpKeepalive {
-    TcpKeepalive {
-        idle: NODE_PROBED_AFTER,
-        interval: NODE_PROBED_EVERY,
-        // Where the kernel does not take the bound itself.
-        count: 3,
-        #[cfg(target_os = "linux")]
-        user_timeout: NODE_SILENCE_MAX,
-    }
-}
-
-fn endpoint_keepalive() -> TcpKeepalive {
-    TcpKeepalive {
-        idle: ENDPOINT_PROBED_AFTER,
-        interval: ENDPOINT_PROBED_EVERY,
-        // Where the kernel does not take the bound itself.
-        count: 3,
-        #[cfg(target_os = "linux")]
-        user_timeout: ENDPOINT_SILENCE_MAX,
-    }
-}
-
 /// Microseconds as policies take them: more than 71 minutes is 71 minutes.
 pub fn saturated(micros: u64) -> u32 {
     u32::try_from(micros).unwrap_or(u32::MAX)
@@ -478,6 +423,54 @@ pub fn saturated(micros: u64) -> u32 {
 
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
+
+/// Host header of requests to a socket in the file system, which has no name.
+const SOCKET_AUTHORITY: &str = "localhost";
+
+/// Parts of the URL of a server.
+struct UrlPlace<'a> {
+    is_secure: bool,
+    authority: &'a str,
+    /// Empty for a socket.
+    host: &'a str,
+    port: u16,
+    /// Path before the backend's own paths, without a trailing slash.
+    prefix: &'a str,
+    socket: Option<&'a Path>,
+}
+
+impl UrlPlace<'_> {
+    fn parse(url: &str) -> Option<UrlPlace<'_>> {
+        if let Some((path, prefix)) = unix_socket_of(url) {
+            return Some(UrlPlace {
+                is_secure: false,
+                authority: SOCKET_AUTHORITY,
+                host: "",
+                port: 0,
+                prefix: prefix.trim_end_matches('/'),
+                socket: Some(Path::new(path)),
+            });
+        }
+        let (is_secure, rest) = match url.strip_prefix("https://") {
+            Some(rest) => (true, rest),
+            None => (false, url.strip_prefix("http://")?),
+        };
+        let (authority, prefix) = match rest.find('/') {
+            Some(at) => (&rest[..at], rest[at..].trim_end_matches('/')),
+            None => (rest, ""),
+        };
+        let default_port = if is_secure { HTTPS_PORT } else { HTTP_PORT };
+        let (host, port) = split_authority(authority, default_port)?;
+        Some(UrlPlace {
+            is_secure,
+            authority,
+            host,
+            port,
+            prefix,
+            socket: None,
+        })
+    }
+}
 
 /// `host`, `host:port`, `[v6]:port`.
 fn split_authority(authority: &str, default_port: u16) -> Option<(&str, u16)> {
@@ -492,106 +485,6 @@ fn split_authority(authority: &str, default_port: u16) -> Option<(&str, u16)> {
     match authority.split_once(':') {
         Some((host, port)) => Some((host, port.parse().ok()?)),
         None => Some((authority, default_port)),
-    }
-}
-
-/// The first address of each family, in the order of `found`. An address of `former` that is still
-/// there goes before others of its family, so that a resolver that rotates its answers does not
-/// tear warm connections down.
-fn one_of_each_family(found: &[SocketAddr], former: &[SocketAddr]) -> Vec<SocketAddr> {
-    let mut chosen: Vec<SocketAddr> = Vec::new();
-    for address in found {
-        if chosen.iter().any(|c| c.is_ipv4() == address.is_ipv4()) {
-            continue;
-        }
-        let mut stays = former.iter().filter(|f| f.is_ipv4() == address.is_ipv4());
-        let kept = stays.find(|former| found.contains(former));
-        chosen.push(*kept.unwrap_or(address));
-    }
-    chosen
-}
-
-/// Addresses of a target, and the one that worked last.
-#[derive(Debug)]
-pub struct DialAddresses {
-    list: Vec<Arc<DialAddress>>,
-    preferred: AtomicUsize,
-}
-
-impl DialAddresses {
-    /// All of them, with the one that worked last first.
-    pub fn in_order(&self) -> impl Iterator<Item = &Arc<DialAddress>> {
-        let count = self.list.len();
-        let first = self.preferred.load(Ordering::Relaxed);
-        (0..count).map(move |index| &self.list[(first + index) % count])
-    }
-
-    /// Records that this address worked.
-    pub fn prefer(&self, dial: &Arc<DialAddress>) {
-        let at = self.list.iter().position(|d| Arc::ptr_eq(d, dial));
-        let at = at.unwrap_or(0);
-        if self.preferred.load(Ordering::Relaxed) != at {
-            self.preferred.store(at, Ordering::Relaxed);
-        }
-    }
-
-    fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.list.iter().map(|dial| dial.address)
-    }
-}
-
-/// The entry of the pool that connections to this server share.
-fn pool_key(address: SocketAddr, identity: Option<&ServerIdentity>) -> u64 {
-    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-    let hasher = BuildHasherDefault::<DefaultHasher>::default();
-    match (address, identity) {
-        // The address itself, not a digest of it: two servers must never share a pool entry.
-        (SocketAddr::V4(v4), None) => u64::from(u32::from(*v4.ip())) << 16 | u64::from(v4.port()),
-        (SocketAddr::V6(_), None) => hasher.hash_one(address),
-        // Above all plain IPv4 addresses. Whether what lies there has proved the right name is
-        // looked at again when it is taken.
-        (_, Some(identity)) => hasher.hash_one((address, identity.digest())) | 1 << 63,
-    }
-}
-
-/// A resolved address and how to connect to it. TLS is put over the connection, see
-/// docs/decisions/017.
-#[derive(Clone, Debug)]
-pub struct DialAddress {
-    address: SocketAddr,
-    connect_timeout: Duration,
-    keepalive: TcpKeepalive,
-    /// Identity the server has to prove, over TLS.
-    pub(super) identity: Option<Arc<ServerIdentity>>,
-    /// The entry of the pool.
-    pub(super) pool_key: u64,
-}
-
-impl DialAddress {
-    /// For TCP, and once more for TLS.
-    pub(super) fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
-    }
-
-    /// Opens a TCP connection.
-    ///
-    /// # Errors
-    /// Refused, unreachable or out of time.
-    pub(super) async fn connect(&self) -> std::io::Result<TcpStream> {
-        let connecting = TcpStream::connect(self.address);
-        let tcp = match timeout(self.connect_timeout, connecting).await {
-            Ok(connected) => connected?,
-            Err(_) => return Err(std::io::ErrorKind::TimedOut.into()),
-        };
-        tcp.set_nodelay(true)?;
-        set_tcp_keepalive(&tcp, &self.keepalive).map_err(std::io::Error::other)?;
-        Ok(tcp)
-    }
-}
-
-impl fmt::Display for DialAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.address)
     }
 }
 
@@ -637,6 +530,19 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_in_the_file_system_has_a_path_and_perhaps_a_prefix() {
+        let t = target("unix:/run/Model.sock:/v1/").unwrap();
+        assert_eq!(
+            (t.authority.as_str(), t.prefix.as_str()),
+            ("localhost", "/v1")
+        );
+        assert!(t.identity.is_none() && !t.is_external);
+        let dials = t.dials.load_full().unwrap();
+        let dial = dials.in_order().next().unwrap();
+        assert_eq!(dial.to_string(), "unix:/run/Model.sock");
+    }
+
+    #[test]
     fn a_name_has_an_address_of_each_family_and_keeps_them_while_they_are_there() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let (six, four, other) = (at("[::1]:9"), at("10.0.0.1:9"), at("10.0.0.2:9"));
@@ -652,11 +558,18 @@ mod tests {
         let addresses = ["[::1]:9", "10.0.0.1:9"].map(|text| text.parse().unwrap());
         target.set_addresses(&addresses);
         let dials = target.dials.load_full().unwrap();
-        let order = |dials: &DialAddresses| dials.in_order().map(|d| d.address).collect::<Vec<_>>();
+        let order = |dials: &DialAddresses| {
+            dials
+                .in_order()
+                .map(|d| d.place.clone())
+                .collect::<Vec<_>>()
+        };
+        let addresses = addresses.map(DialPlace::Tcp);
         assert_eq!(order(&dials), addresses);
         let second = Arc::clone(dials.in_order().nth(1).unwrap());
         dials.prefer(&second);
-        assert_eq!(order(&dials), [addresses[1], addresses[0]]);
+        let [first, second] = addresses;
+        assert_eq!(order(&dials), [second, first]);
     }
 
     #[test]
@@ -683,9 +596,9 @@ mod tests {
         };
         let identity = Arc::new(ServerIdentity::new("b", None).unwrap());
         let node = Target::for_node("10.0.0.1:7070", identity, Duration::from_secs(2)).unwrap();
-        assert_eq!(silence(&node), NODE_SILENCE_MAX);
+        assert_eq!(silence(&node), Duration::from_secs(5));
         let endpoint = target("http://10.0.0.1").unwrap();
-        assert_eq!(silence(&endpoint), ENDPOINT_SILENCE_MAX);
+        assert_eq!(silence(&endpoint), Duration::from_secs(30));
     }
 
     #[test]

@@ -5,6 +5,8 @@
 
 use std::net::SocketAddr;
 
+use infergate_core::model::{UNIX_PATH_BYTES_MAX, UNIX_SCHEME, unix_socket_of};
+
 use crate::tls::is_server_name;
 
 const HTTPS_PORT: u16 = 443;
@@ -55,6 +57,33 @@ pub fn check_url(url: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// Checks the URL of an endpoint that the operator wrote: as [`check_url`], or `unix:/path[:/prefix]`. Discovery may
+/// name no socket of this host.
+///
+/// # Errors
+/// Names the fault and the expected form, for the operator.
+pub fn check_endpoint_url(url: &str) -> Result<(), &'static str> {
+    let Some((path, prefix)) = unix_socket_of(url) else {
+        return check_url(url);
+    };
+    if !path.starts_with('/') || path.len() > UNIX_PATH_BYTES_MAX || path.contains('\0') {
+        return Err(
+            "expected `unix:` and the absolute path of a socket, of at most 107 bytes without a colon",
+        );
+    }
+    if path.ends_with('/') {
+        return Err("the path of a socket is that of a file: expected unix:/run/model.sock");
+    }
+    if prefix.contains(['?', '#']) {
+        return Err("an endpoint has no query and no fragment: expected unix:/path:/prefix");
+    }
+    let is_prefix = prefix.starts_with('/') && prefix.bytes().all(|byte| byte.is_ascii_graphic());
+    if url.len() > UNIX_SCHEME.len() + path.len() && !is_prefix {
+        return Err("behind the path of a socket only a path prefix: expected unix:/path:/prefix");
+    }
+    Ok(())
+}
+
 /// Checks that `text` is `host:port`, the host a name.
 ///
 /// # Errors
@@ -92,6 +121,33 @@ fn is_plain_host(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_endpoint_may_be_a_socket_of_this_host_and_what_is_found_may_not() {
+        let long = format!("unix:/{}", "x".repeat(UNIX_PATH_BYTES_MAX));
+        for good in [
+            "unix:/a",
+            "unix:/run/m.sock:/v1",
+            &long[..long.len() - 1],
+            "http://h:1",
+        ] {
+            assert_eq!(check_endpoint_url(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "unix:a",
+            "unix:",
+            "unix://a/",
+            "unix:/a/",
+            "unix:/a:",
+            "unix:/a:b",
+            "unix:/a:/b c",
+            "unix:/a:/b?c",
+            &long,
+        ] {
+            assert!(check_endpoint_url(bad).is_err(), "{bad}");
+        }
+        assert!(check_url("unix:/a").is_err());
+    }
 
     #[test]
     fn a_name_with_a_port_is_one_and_nothing_else_is() {

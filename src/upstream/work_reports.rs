@@ -11,7 +11,7 @@ use futures_util::future::{AbortHandle, Abortable, BoxFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use infergate_core::Millis;
 use infergate_core::admission::reconnect_pause;
-use infergate_core::api::loopback::ended_request;
+use infergate_core::api::loopback::WorkReport;
 use infergate_core::api::sse::EventSplitter;
 use tokio::time::{sleep, timeout};
 
@@ -35,7 +35,7 @@ const FAILURES_LOGGED: u32 = 2;
 /// Time for the head of a stream.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest report: an id and a line or two.
+/// Longest report: an id, and some metrics.
 const REPORT_BYTES_MAX: usize = 64 * 1024;
 
 const HEADERS: &[u8] = b"accept: text/event-stream\r\n";
@@ -240,8 +240,8 @@ async fn read_stream(mut response: UpstreamResponse, work: &OpenWork) -> &'stati
             Err(_) => return "the stream broke off",
         };
         let read = events.push(&chunk, &mut |event: &[u8]| {
-            if let Some(request) = ended_request(event) {
-                work.report(&request);
+            if let Some(report) = WorkReport::read(event) {
+                work.report(report);
             }
         });
         if read.is_err() {

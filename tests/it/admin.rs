@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use futures_util::future::join_all;
 use serde_json::Value;
+use tokio::net::TcpStream;
 
 use crate::support::{
     Node, RefusingServer, SimulatedServer, TestClient, TestResponse, accounts, chat, endpoint,
@@ -24,6 +26,30 @@ async fn request(node: &Node, method: &str, path: &str) -> TestResponse {
         ))
         .await;
     client.response().await
+}
+
+#[tokio::test]
+async fn a_connection_too_many_is_counted_and_warned_of_once() {
+    const OPEN_MAX: usize = 256;
+    const TOO_MANY: usize = 44;
+    let server = SimulatedServer::fast().await;
+    let node = Node::start(&one_model(server.address, 1, "")).await;
+    let opened = (0..OPEN_MAX + TOO_MANY).map(|_| TcpStream::connect(node.admin));
+    let open = join_all(opened).await;
+    let warning = "a connection to the operators' listener is closed";
+    eventually("the log says so", async || {
+        node.log().contains(warning).then_some(())
+    })
+    .await;
+    drop(open);
+    let refused = "infergate_connections_refused_total{reason=\"admin-limit\"}";
+    eventually("they are counted", async || {
+        let page = TestClient::try_get(node.admin, "/metrics").await?.text();
+        let line = page.lines().find_map(|line| line.strip_prefix(refused))?;
+        (line.trim().parse::<f64>().unwrap() >= TOO_MANY as f64).then_some(())
+    })
+    .await;
+    assert_eq!(node.log().matches(warning).count(), 1);
 }
 
 #[tokio::test]

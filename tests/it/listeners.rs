@@ -2,11 +2,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use rustls::HandshakeKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::support::{
     Authority, Certificate, Http2Client, LIMIT, Node, SimulatedServer, TestClient, chat,
@@ -264,6 +266,44 @@ async fn silent_connections_keep_no_client_from_its_handshake() {
     assert!(is_ok(&answer), "{answer}");
     count(4.0).await;
     drop(silent);
+}
+
+#[tokio::test]
+async fn handshakes_over_the_rate_wait_for_their_turn_and_are_closed_when_it_does_not_come() {
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let server = SimulatedServer::fast().await;
+    let keys = authority.certify("localhost").write(dir.path(), "own");
+    let limits = "limits: { handshakes_per_second: 1, handshake_timeout_secs: 3 }\n";
+    let node = Node::start(&config(&format!("tls: {{ {keys} }}"), &server, limits)).await;
+    // Those that send nothing take no turn.
+    let mut silent = Vec::new();
+    for _ in 0..5 {
+        silent.push(TcpStream::connect(node.clients).await.unwrap());
+    }
+    let asked_at = Instant::now();
+    let all = join_all((0..8).map(|_| ask_tls(&node, "localhost", &authority))).await;
+    let served = all.iter().flatten().filter(|answer| is_ok(answer)).count();
+    // One at once or, behind a look at the start, a second later, and one each second; the last may be in time or not.
+    assert!((2..=4).contains(&served), "{served}: {all:?}");
+    assert!(asked_at.elapsed() >= Duration::from_millis(900));
+    let refused = "infergate_connections_refused_total{reason=\"handshake-rate\"}";
+    eventually("the others are counted", async || {
+        (node.metric(refused).await? >= (8 - served) as f64).then_some(())
+    })
+    .await;
+    assert_eq!(
+        node.log().matches("`limits.handshakes_per_second`").count(),
+        1
+    );
+    // Plain text and connections that are there are not held up.
+    let open = limits.replace("handshakes_per_second: 1", "handshakes_per_second: 0");
+    let reloaded = node
+        .reload(&config(&format!("tls: {{ {keys} }}"), &server, &open))
+        .await;
+    assert_eq!(reloaded.status, 200, "{}", reloaded.text());
+    let all = join_all((0..8).map(|_| ask_tls(&node, "localhost", &authority))).await;
+    assert!(all.iter().all(|answer| is_ok(answer.as_ref().unwrap())));
 }
 
 #[tokio::test]

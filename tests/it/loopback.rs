@@ -46,6 +46,17 @@ async fn report(server: SocketAddr, event: &str, request: &str) {
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
+/// The same, with metrics.
+async fn report_metrics(server: SocketAddr, event: &str, request: &str, metrics: &str) {
+    let more = format!(r#"{request}","metrics":{metrics},"event":"{event}"#);
+    let body = format!(r#"{{"request_id":"{more}"}}"#);
+    let length = body.len();
+    let put =
+        format!("PUT /sim/report HTTP/1.1\r\nHost: s\r\nContent-Length: {length}\r\n\r\n{body}");
+    let answer = TestClient::exchange(server, put).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
 async fn ask(node: &Node) -> TestResponse {
     let answer = node.posting("", "").await.answer().await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -129,6 +140,54 @@ async fn the_end_of_a_websocket_is_reported_too() {
         node.settles(0, 0).await;
     }
     assert_eq!(server.count("served").await, 2);
+}
+
+#[tokio::test]
+async fn what_is_reported_of_a_finished_websocket_is_in_its_event_and_its_price() {
+    let server = SimulatedServer::start(Config {
+        dialect: Dialect::Http,
+        ..Config::instant()
+    })
+    .await;
+    let endpoint = reporting(server.address, 1, LONG_SECS);
+    let tariff = "    tariff: { cost_per_infer: 1, coefficients: { audio_seconds: 2 } }\n";
+    let node = Node::start(&format!(
+        "models:\n  - id: ws\n    task: dumb-pipe\n    backend: http\n    endpoints:\n      - {{ {endpoint} }}\n{tariff}"
+    ))
+    .await;
+    until_followed(&node, 1).await;
+    // Behind the end of the connection, and before it.
+    for (round, is_late) in [true, false].into_iter().enumerate() {
+        let mut client = WebSocketClient::connect(node.clients, "/ai/run/ws").await;
+        let id = client.head.split("x-request-id: ").nth(1).unwrap();
+        let id = id.split("\r\n").next().unwrap().to_owned();
+        let finished = async || {
+            report(server.address, "GpuFree", &id).await;
+            let metrics = r#"{"audio_seconds":2.5,"frames":40,"none":"x"}"#;
+            report_metrics(server.address, "WebsocketFinished", &id, metrics).await;
+        };
+        if !is_late {
+            finished().await;
+        }
+        client.send_close(1000, "").await;
+        assert_eq!(client.closed().await.0, 1000);
+        assert_eq!(client.frame().await, None, "it is closed");
+        if is_late {
+            eventually("its permit is held", async || {
+                let state = node.state().await;
+                let work = &state["models"][0]["endpoints"][0]["work"];
+                (work["detached"] == 1).then_some(())
+            })
+            .await;
+            finished().await;
+        }
+        let event = node.events(round + 1).await.pop().unwrap();
+        assert_eq!(event["metrics"]["audio_seconds"], 2.5, "{event}");
+        assert_eq!(event["metrics"]["frames"], 40, "{event}");
+        assert!(event["metrics"]["none"].is_null(), "{event}");
+        assert_eq!(event["neurons"], 6.0, "{event}");
+        node.settles(0, 0).await;
+    }
 }
 
 #[tokio::test]

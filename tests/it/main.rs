@@ -95,6 +95,7 @@ mod tasks;
 mod tls;
 mod triton;
 mod trusted_proxies;
+mod unix_sockets;
 mod upgrade;
 mod uploads;
 mod upstream_http2;

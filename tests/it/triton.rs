@@ -328,6 +328,103 @@ async fn an_answer_in_binary_that_breaks_off_is_no_whole_one() {
 }
 
 #[tokio::test]
+async fn a_clients_own_generate_passes_whole_and_as_events_without_its_costs() {
+    let server = SimulatedServer::start(config()).await;
+    let text = format!(
+        "{}models:\n{}{TARIFF}    allowed_accounts: [a]\n    finetunes: [{{ id: f, name: f }}]\n",
+        accounts(""),
+        model("m", "text-generation", server.address)
+    );
+    let node = Node::start(&text).await;
+    let body = json!({ "text_input": "echo: a b c", "parameters": { "temperature": 0 } });
+    let body = body.to_string();
+    let prompt_tokens = "echo: a b c".len().div_ceil(4) as f64;
+    let by_hand = 0.5 + 0.25 * prompt_tokens + 2.0 * 3.0;
+    for path in ["/v2/models/m", "/v2/models/m/versions/1"] {
+        let whole = node
+            .post_as(KEY_A, &format!("{path}/generate"), &body)
+            .await;
+        assert_eq!(whole.status, 200, "{}", whole.text());
+        let json = whole.json();
+        assert_eq!(json["text_output"], "a b c", "{json}");
+        assert_eq!(json["model_name"], "m", "{json}");
+        let stream = format!("{path}/generate_stream");
+        let stream = node.post_as(KEY_A, &stream, &body).await;
+        assert!(stream.is_event_stream(), "{}", stream.text());
+        let events: Vec<Value> = stream
+            .events()
+            .iter()
+            .map(|event| serde_json::from_str(event).unwrap())
+            .collect();
+        let texts = events
+            .iter()
+            .filter_map(|event| event["text_output"].as_str());
+        assert_eq!(texts.collect::<String>(), "a b c");
+        assert!(events.iter().all(|event| event["model_name"] == "m"));
+        for answer in [whole, stream] {
+            assert!(!answer.text().contains("COST_METRIC"), "{}", answer.text());
+            let event = node.event_of(&answer).await;
+            assert_eq!(event["neurons"], by_hand, "{event}");
+            assert_eq!(event["outcome"], "completed", "{event}");
+        }
+    }
+    for (key, path, body, status) in [
+        ("", "/v2/models/m/generate", &*body, 401),
+        (KEY_B, "/v2/models/m/generate_stream", &*body, 404),
+        (KEY_A, "/v2/models/none/generate", &*body, 404),
+        (KEY_A, "/v2/models/m/generate", "[1]", 400),
+        (KEY_A, "/v2/models/m/versions/9/generate", &*body, 404),
+        (
+            KEY_A,
+            "/v2/models/m/generate",
+            r#"{"text_input":"x","lora_name":"y"}"#,
+            400,
+        ),
+        (
+            KEY_A,
+            "/v2/models/m/generate_stream",
+            r#"{"text_input":"x","parameters":{"lora_name":"y"}}"#,
+            400,
+        ),
+    ] {
+        let refused = node.post_as(key, path, body).await;
+        assert_eq!(refused.status, status, "{path} {body}: {}", refused.text());
+        assert!(refused.json()["error"].is_string(), "{}", refused.text());
+    }
+    node.idle().await;
+}
+
+#[tokio::test]
+async fn a_generated_stream_that_breaks_off_ends_with_an_error_of_the_protocol() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+    let piece = "data: {\"model_name\":\"x\",\"text_output\":\"one two three\"}\n\n";
+    let failed = "data: {\"error\":\"secret words of the server\"}\n\n";
+    for (last, outcome) in [(failed, false), ("data: {\"text", false), ("", true)] {
+        let server = ScriptedServer::closing(&[&format!("{head}{piece}{last}")]).await;
+        let price = "    tariff: { coefficients: { input_tokens: 1, output_tokens: 1000 } }\n";
+        let node = Node::start(&format!(
+            "models:\n{}{price}",
+            model("m", "text-generation", server.address)
+        ))
+        .await;
+        let body = json!({ "text_input": "four words in all" }).to_string();
+        let answer = node.post("/v2/models/m/generate_stream", &body).await;
+        let events = answer.events();
+        assert_eq!(
+            serde_json::from_str::<Value>(&events[0]).unwrap()["text_output"],
+            "one two three"
+        );
+        assert!(!answer.text().contains("secret"), "{}", answer.text());
+        let ends_with_error = events.last().unwrap().contains("\"error\":\"");
+        assert_eq!(ends_with_error, !outcome, "{}", answer.text());
+        let event = node.event_of(&answer).await;
+        assert_eq!(event["outcome"] == "completed", outcome, "{event}");
+        // The server reports nothing: both are estimated.
+        assert!(event["neurons"].as_f64().unwrap() > 3000.0, "{event}");
+    }
+}
+
+#[tokio::test]
 async fn errors_have_the_form_of_the_protocol() {
     let server = metered().await;
     let node = node_of("summarization", &server).await;
@@ -513,6 +610,10 @@ async fn who_reads_or_sets_members_of_the_input_is_not_passed_by() {
             "{}",
             refused.text()
         );
+        let generate = format!("/v2/models/{name}/generate");
+        let refused = node.post(&generate, r#"{"text_input":"x"}"#).await;
+        assert_eq!(refused.status, 400, "{}", refused.text());
+        assert!(refused.text().contains("takes no `generate`"));
         let answer = node
             .post(&format!("/ai/run/{name}"), r#"{"input_text":"x"}"#)
             .await;

@@ -11,7 +11,7 @@ use crate::config::check::{discovery, endpoints};
 use crate::config::document::{Cursor, NodeData};
 use crate::config::problem::{Problem, Problems};
 use crate::state::Timeouts;
-use crate::upstream::{BACKENDS, backend, check_url};
+use crate::upstream::{BACKENDS, backend, check_endpoint_url};
 
 /// Ids and aliases of all models, for checks elsewhere.
 #[derive(Default)]
@@ -190,7 +190,7 @@ fn check_endpoints(model: &Cursor<'_>, problems: &mut Problems) {
             continue;
         };
         let Some(text) = url.text() else { continue };
-        if let Err(fault) = check_url(text) {
+        if let Err(fault) = check_endpoint_url(text) {
             problems.add(url.problem(format!("{fault}, found {}", url.shown())));
             continue;
         }
@@ -251,7 +251,10 @@ fn check_parameters(model: &Cursor<'_>, problems: &mut Problems) {
 fn check_servers(models: &[Cursor<'_>], problems: &mut Problems) {
     let mut servers: HashMap<String, (u64, String)> = HashMap::new();
     for endpoint in models.iter().flat_map(|model| model.list("endpoints")) {
-        let Some(url) = endpoint.text_of("url").filter(|url| check_url(url).is_ok()) else {
+        let Some(url) = endpoint
+            .text_of("url")
+            .filter(|url| check_endpoint_url(url).is_ok())
+        else {
             continue;
         };
         if endpoint.text_of("permits") == Some("model") {
@@ -284,7 +287,7 @@ fn check_ca_file(endpoint: &Cursor<'_>, problems: &mut Problems) {
             .add(key.problem("must not be empty: remove the key to use the public certificates"));
     }
     let url = endpoint.text_of("url");
-    if url.is_some_and(|url| url.starts_with("http://")) {
+    if url.is_some_and(|url| !url.starts_with("https://")) {
         problems.add(key.problem(
             "only an https endpoint has a certificate to check: remove the key, or correct the url",
         ));
@@ -313,7 +316,7 @@ fn check_http2(endpoint: &Cursor<'_>, problems: &mut Problems) {
         return;
     };
     let url = endpoint.text_of("url");
-    if url.is_some_and(|url| url.starts_with("http://")) {
+    if url.is_some_and(|url| !url.starts_with("https://")) {
         problems.add(key.problem(
             "HTTP/2 is agreed on in the TLS handshake of an https endpoint: remove the key, or correct the url",
         ));

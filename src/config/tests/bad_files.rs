@@ -580,6 +580,22 @@ put backend: openai⏎    endpoints: [{ url: "http://127.0.0.1:9001" }] => backe
 }
 
 #[test]
+fn what_is_no_socket_of_a_model_server_is_named() {
+    check(
+        r#"
+put http://127.0.0.1:9001 => unix:run/m.sock
+  line 8: models[0].endpoints[0].url: expected `unix:` and the absolute path of a socket
+put http://127.0.0.1:9001 => unix:/run/m.sock:v1
+  line 8: models[0].endpoints[0].url: behind the path of a socket only a path prefix
+put url: "http://127.0.0.1:9001" => url: "unix:/run/m.sock", http2: auto
+  line 8: models[0].endpoints[0].http2: HTTP/2 is agreed on in the TLS handshake
+put { url: "http://127.0.0.1:9001" } => { url: "unix:/run/m" }, { url: "unix:/run/m" }
+  line 8: models[0].endpoints[1].url: this endpoint already stands at
+"#,
+    );
+}
+
+#[test]
 fn what_a_listener_cannot_speak_is_named() {
     check(
         r#"

@@ -12,7 +12,7 @@
 //! server  ←  endpoints, permit_request, permits, class_share, discipline  ←  admission_queue
 //! cooldown  ←  permit_request
 //! server  ←  permits_elsewhere
-//! rate, bodies and work_table stand alone
+//! rate, handshake_rate, bodies and work_table stand alone
 //! ```
 //!
 //! Four promises are asserted by [`AdmissionQueue::check`] and the property tests:
@@ -35,6 +35,7 @@ mod endpoint_id;
 mod endpoints;
 mod fair;
 mod fifo;
+mod handshake_rate;
 mod order;
 mod permit_class;
 mod permit_request;
@@ -43,6 +44,7 @@ mod permits_elsewhere;
 mod priority;
 mod queue;
 pub mod rate;
+pub use handshake_rate::HandshakeRate;
 mod server;
 mod service_time;
 mod slab;

@@ -54,8 +54,8 @@ pub fn reparse(call: Call, body: Bytes) -> Result<Call, Refusal> {
 /// # Errors
 /// As [`parse`]: a parameter does not fit the request.
 pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refusal> {
-    // Tensors are no members, and a WebSocket has none.
-    let has_members = !matches!(call.operation, Operation::Infer | Operation::WebSocket);
+    // Tensors are no members, and a WebSocket has none; both pass by what is about the input of a task.
+    let has_members = call.tensors.is_none() && call.operation != Operation::WebSocket;
     if parameters.is_empty() || !has_members {
         return Ok(call);
     }

@@ -43,6 +43,10 @@ pub enum Operation {
     Run,
     /// Tensors of the Open Inference Protocol, whatever the model's task.
     Infer,
+    /// Text of the generate extension of the Open Inference Protocol, whatever the model's task.
+    Generate,
+    /// The same as a stream of events.
+    GenerateStream,
     /// A WebSocket: no body, and messages in both directions for as long as it is open.
     WebSocket,
     /// An OpenAI API whose bodies pass.

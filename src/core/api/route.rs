@@ -27,8 +27,8 @@ pub struct Route<'a> {
 /// Resource or operation of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteTarget<'a> {
-    /// An inference; the model is named in the body, or in the path for [`Operation::Run`], [`Operation::Infer`] and
-    /// [`Operation::WebSocket`].
+    /// An inference; the model is named in the body, or in the path for [`Operation::Run`], [`Operation::Infer`],
+    /// [`Operation::Generate`], [`Operation::GenerateStream`] and [`Operation::WebSocket`].
     Call(Operation, Option<Cow<'a, str>>),
     /// The list of models this key may use.
     Models,

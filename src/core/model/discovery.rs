@@ -12,7 +12,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::credentials::Secret;
-use super::endpoint_spec::EndpointSpec;
+use super::endpoint_spec::{EndpointSpec, unix_socket_of};
 use super::spec::ModelSpec;
 
 /// Endpoints a model may be found to have: ten times the containers of a large model at one site, and
@@ -271,8 +271,11 @@ impl DiscoveredEndpoints {
 }
 
 /// Returns a key that is equal for two URLs of one server: hosts compare in either case, and a last slash
-/// is ignored.
+/// is ignored. Paths of sockets compare as they are written.
 pub fn same_server(url: &str) -> String {
+    if unix_socket_of(url).is_some() {
+        return url.trim_end_matches('/').to_owned();
+    }
     url.trim_end_matches('/').to_ascii_lowercase()
 }
 

@@ -54,8 +54,23 @@ pub enum PermitScope {
     Model,
 }
 
-/// The server of a URL as `scheme://host:port` in lower case, the port also where it is the usual one.
+/// Begin of the address of a socket in the file system.
+pub const UNIX_SCHEME: &str = "unix:";
+/// Longest path that a socket in the file system can have, bytes (unix(7): `sun_path`, with its end).
+pub const UNIX_PATH_BYTES_MAX: usize = 107;
+
+/// Returns the path of the socket that `url` names, and the prefix of the API's paths: `unix:/path[:/prefix]`.
+pub fn unix_socket_of(url: &str) -> Option<(&str, &str)> {
+    let rest = url.strip_prefix(UNIX_SCHEME)?;
+    Some(rest.split_once(':').unwrap_or((rest, "")))
+}
+
+/// The server of a URL as `scheme://host:port` in lower case, the port also where it is the usual one; of a socket in
+/// the file system `unix:` and its path.
 pub fn server_of(url: &str) -> String {
+    if let Some((path, _)) = unix_socket_of(url) {
+        return format!("{UNIX_SCHEME}{path}");
+    }
     let url = url.to_ascii_lowercase();
     let (scheme, rest) = url.split_once("://").unwrap_or(("http", &url));
     let authority = rest.split('/').next().unwrap_or(rest);
@@ -73,8 +88,8 @@ pub fn server_of(url: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointSpec {
-    /// Base URL, `http://host:port[/prefix]` or `https://host[:port][/prefix]`; the API's paths are
-    /// appended to the prefix. The endpoint's identity across reloads.
+    /// Base URL, `http://host:port[/prefix]`, `https://host[:port][/prefix]` or `unix:/path[:/prefix]` for a socket
+    /// of this host; the API's paths are appended to the prefix. The endpoint's identity across reloads.
     pub url: Arc<str>,
     /// Permits: how many requests may be in flight there at once. At least 1, at most 65,536.
     #[serde(default = "EndpointSpec::default_max_concurrent_requests")]
@@ -205,10 +220,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_its_scheme_host_and_port_whatever_the_path() {
+    fn a_server_is_its_scheme_host_and_port_or_its_socket_whatever_the_path() {
         assert_eq!(server_of("http://GPU-1/v1"), "http://gpu-1:80");
         assert_eq!(server_of("https://gpu-1"), "https://gpu-1:443");
         assert_eq!(server_of("http://[::1]/a"), "http://[::1]:80");
         assert_eq!(server_of("http://[::1]:9/a/"), "http://[::1]:9");
+        assert_eq!(server_of("unix:/run/A.sock:/v1"), "unix:/run/A.sock");
     }
 }

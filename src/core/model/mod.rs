@@ -39,7 +39,8 @@ pub use discovery::{
     ENDPOINTS_MAX, KubernetesSpec, SlicePort, same_server,
 };
 pub use endpoint_spec::{
-    CaFile, EndpointSpec, PermitScope, UpstreamHttp2, is_slot, server_of, slot_url,
+    CaFile, EndpointSpec, PermitScope, UNIX_PATH_BYTES_MAX, UNIX_SCHEME, UpstreamHttp2, is_slot,
+    server_of, slot_url, unix_socket_of,
 };
 pub use finetune::FinetuneSpec;
 pub use jobs::{

@@ -76,6 +76,15 @@ fn what_one_node_writes_the_other_reads() {
 }
 
 #[test]
+fn fuzzing_begins_with_heads_that_are_read() {
+    let forward = include_str!("../../../fuzz/seeds/heads_of_forwards/forward");
+    assert_eq!(ForwardedHead::read(&headers(forward)), Ok(sample_head()));
+    let rejection = include_str!("../../../fuzz/seeds/heads_of_forwards/rejection");
+    let read = ForwardRejection::read(&headers(rejection));
+    assert!(matches!(read, Ok(Some(_))), "{read:?}");
+}
+
+#[test]
 fn a_head_that_is_missing_repeated_or_spoilt_is_refused() {
     let whole = written(&sample_head());
     assert!(ForwardedHead::read(&Fields::default()).is_err());

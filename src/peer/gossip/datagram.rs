@@ -285,6 +285,22 @@ impl Socket for SignedSocket {
     }
 }
 
+/// Checks that no bytes are a signed datagram by themselves, and reads them as the message of one.
+#[cfg(any(test, fuzzing))]
+pub fn check_gossip_datagram(bytes: &[u8]) {
+    const SENT: u64 = 1_800_000_000;
+    let signer = Signer::new("a secret of some length");
+    assert!(signer.open(bytes, SENT).is_err());
+    let mut datagram = vec![0; HEAD_BYTES];
+    datagram.extend_from_slice(bytes);
+    signer.sign(&mut datagram, SENT);
+    assert_eq!(signer.open(&datagram, SENT), Ok(bytes));
+    assert!(signer.open(&datagram, SENT + SECS_OFF_MAX + 1).is_err());
+    if let Ok(message) = ChitchatMessage::deserialize(&mut &*bytes) {
+        let _ = is_empty_ack(&message);
+    }
+}
+
 /// Returns whether `message` has nothing for its reader. To read such a message costs as much as another:
 /// chitchat clears 64 KiB for each.
 fn is_empty_ack(message: &ChitchatMessage) -> bool {
@@ -323,6 +339,19 @@ mod tests {
         }
         for length in 0..datagram.len() {
             assert_eq!(signer.open(&datagram[..length], NOW), unsigned, "{length}");
+        }
+    }
+
+    #[test]
+    fn fuzzing_begins_with_messages_that_are_read() {
+        for seed in [
+            &include_bytes!("../../../fuzz/seeds/datagrams_of_gossip/ack")[..],
+            include_bytes!("../../../fuzz/seeds/datagrams_of_gossip/ack_plain"),
+            include_bytes!("../../../fuzz/seeds/datagrams_of_gossip/bad_cluster"),
+            include_bytes!("../../../fuzz/seeds/datagrams_of_gossip/syn"),
+        ] {
+            let read = ChitchatMessage::deserialize(&mut &*seed);
+            assert!(read.is_ok(), "{read:?}");
         }
     }
 

@@ -29,7 +29,9 @@ use crate::state::header_filter::is_web_page;
 use crate::state::{Account, Shared};
 use crate::telemetry::AttemptResult;
 use crate::trace::AttemptTrace;
-use crate::upstream::{ModelRuntime, Permit, SendError, UpstreamResponse, saturated};
+use crate::upstream::{
+    ConnectionReport, ModelRuntime, Permit, SendError, UpstreamResponse, saturated,
+};
 
 const TIMEOUT: FailureCause = FailureCause::Named("timeout");
 const FIRST_BYTE: FailureCause = FailureCause::Named("first byte late");
@@ -40,6 +42,8 @@ const BAD_HANDSHAKE: FailureCause = FailureCause::Named("broken handshake");
 pub struct LocalAttempt {
     model: Arc<ModelRuntime>,
     permit: Permit,
+    /// Last report about a WebSocket, of a server that has reports.
+    connection_report: Option<Box<ConnectionReport>>,
     /// The server has accepted the request: what comes after the head counts for its health.
     is_accepted: bool,
     /// Start of the attempt, in microseconds on the clock.
@@ -59,6 +63,7 @@ impl LocalAttempt {
         LocalAttempt {
             model,
             permit,
+            connection_report: None,
             is_accepted: false,
             sent_us: 0,
             trace: AttemptTrace::default(),
@@ -154,8 +159,13 @@ impl LocalAttempt {
         request: &mut ModelRequest,
         ctx: &RequestContext,
     ) {
+        let is_upgrade = request.is_upgrade();
         match request.name_run(&self.model, ctx) {
             Some(path) => self.permit.begin_run(path.to_owned(), &shared.left_work),
+            None if is_upgrade => {
+                let report = self.permit.begin_connection(ctx.request_id());
+                self.connection_report = report.map(Box::new);
+            }
             None => self.permit.begin_work(ctx.request_id()),
         }
     }
@@ -416,6 +426,11 @@ impl LocalAttempt {
         };
         self.record_with_pause(self.trace.head_us, verdict.signal(), cause, pause, result);
         failed
+    }
+
+    /// Takes the last report about a WebSocket, which may still come.
+    pub fn take_report(&mut self) -> Option<Box<ConnectionReport>> {
+        self.connection_report.take()
     }
 
     /// Records how the relay of an accepted response ended, settles the tokens that were charged ahead, and gives

@@ -38,11 +38,12 @@ impl LocalResponse {
         account: &'a Account,
     ) -> impl Future<Output = Result<(), RequestError>> + Send {
         let LocalResponse {
-            attempt,
+            mut attempt,
             mut response,
             mut transformer,
             charged_tokens,
         } = self;
+        let report = attempt.take_report();
         let mut attempt = Some(attempt);
         // Captured: as arguments of an `async fn` they would take their room twice.
         async move {
@@ -53,7 +54,7 @@ impl LocalResponse {
                 }
             };
             if response.head().status == StatusCode::SWITCHING_PROTOCOLS {
-                let parts = (&mut response, &mut transformer);
+                let parts = (&mut response, &mut transformer, report);
                 let relay = websocket::relay(shared, downstream, ctx, parts, account, &mut release);
                 // Boxed: other responses have no room for its state.
                 return Box::pin(relay).await;

@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use infergate_core::api::Call;
+use infergate_core::api::open_inference;
 use infergate_core::api::passed::{PassedApi, PassedMetrics, response_texts};
 use infergate_core::billing::{MetricSource, Metrics, Usage, estimate};
 use infergate_core::model::{ModelSpec, Payload, Tariff, Trust};
@@ -218,7 +219,7 @@ impl EstimateInput {
             // A sound is of no more use here, and would stay in memory as long as the response takes.
             body: match &passed {
                 Some(_) => Bytes::new(),
-                None => call.body.clone(),
+                None => open_inference::generated_input(call).unwrap_or_else(|| call.body.clone()),
             },
             tokens: is_opaque.then(|| call.prompt_tokens()),
             passed,

@@ -36,6 +36,11 @@ pub(super) async fn leave_server(end: WebSocketEnd, upward: &mut Lane, server: &
     let _ = timeout(SERVER_TIMEOUT, leaving).await;
 }
 
+/// Closes the connection to the client, which needs not wait for what is left to do.
+pub(super) async fn close_client(client: &mut dyn Duplex) {
+    let _ = timeout(CLIENT_TIMEOUT, client.shutdown()).await;
+}
+
 /// Gives the client its last bytes and waits a moment for its close frame; its connection is closed by the session.
 pub(super) async fn leave_client(
     end: WebSocketEnd,

@@ -23,19 +23,28 @@ use crate::pipeline::respond;
 use crate::state::header_filter::{ConnectionNamed, passes_to_client};
 use crate::state::{Account, Shared};
 use crate::telemetry::ConnectionEnd;
-use crate::upstream::{Duplex, ResponseTransformer, Tunnel, UpstreamResponse};
+use crate::upstream::{ConnectionReport, Duplex, ResponseTransformer, Tunnel, UpstreamResponse};
 
 /// Interval of looks at the account's day: each takes two locks for a moment.
 const QUOTA_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between the close frames of both sides.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for the server's last report, behind the end of both connections: a permit may wait for longer, an event that is
+/// read as it is written not.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same while the process drains, whose end waits for its last event.
+const DRAINING_REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Relays a WebSocket whose server has answered 101.
 pub async fn relay(
     shared: &Shared,
     downstream: &mut impl Downstream,
     ctx: &mut RequestContext,
-    (response, transformer): (&mut UpstreamResponse, &mut ResponseTransformer),
+    (response, transformer, report): (
+        &mut UpstreamResponse,
+        &mut ResponseTransformer,
+        Option<Box<ConnectionReport>>,
+    ),
     account: &Account,
     release: &mut ReleasePermit<'_>,
 ) -> Result<(), RequestError> {
@@ -51,8 +60,10 @@ pub async fn relay(
         return Err(RequestError::Aborted);
     };
     ctx.begin_connection();
-    let _open = model.metrics.open_websocket();
-    let _counted = shared.drain.count_websocket();
+    let open = (
+        model.metrics.open_websocket(),
+        shared.drain.count_websocket(),
+    );
     response.detach_head();
     let mut websocket = WebSocket::new(client, response.tunnel());
     let limits = ConnectionLimits::new(ctx, account);
@@ -65,13 +76,42 @@ pub async fn relay(
         };
         metered.relay_and_leave(shared, &limits).await
     };
+    let usage = websocket.usage(limits.began);
     ctx.record_connection_end(end.reason(), end.outcome());
     model.metrics.record_websocket_end(end.end);
     release(end.relayed(), ctx);
     ctx.release_concurrency();
     let lanes = (&mut websocket.upward, &mut websocket.downward);
     parting::leave_client(end, lanes, websocket.client).await;
+    drop(open);
+    if let Some(report) = report {
+        parting::close_client(websocket.client).await;
+        record_report(shared, ctx, (transformer, &usage), report).await;
+    }
     Ok(())
+}
+
+/// Waits for the server's last report about the connection, and adds it to the usage. A process that drains waits
+/// for a moment only.
+async fn record_report(
+    shared: &Shared,
+    ctx: &mut RequestContext,
+    (transformer, usage): (&mut ResponseTransformer, &Metrics),
+    mut report: Box<ConnectionReport>,
+) {
+    let limit = match shared.drain.is_draining() {
+        true => DRAINING_REPORT_TIMEOUT,
+        false => REPORT_TIMEOUT,
+    };
+    let reported = tokio::select! {
+        biased;
+        reported = report.metrics(limit) => reported,
+        () = shared.drain.ending() => return,
+    };
+    if !reported.is_empty() {
+        transformer.add_report(reported);
+        ctx.record_connection(transformer, usage);
+    }
 }
 
 /// A connection whose usage is recorded by drop: once its server is left, and where the process ends before.

@@ -39,7 +39,9 @@ pub(super) static COG: Backend = Backend {
 fn accepts(call: &Call, _task: Task) -> Result<(), Refusal> {
     match call.operation {
         Operation::Run => Ok(()),
-        Operation::Infer => Err(wrong_model(call, NO_TENSORS)),
+        Operation::Infer | Operation::Generate | Operation::GenerateStream => {
+            Err(wrong_model(call, NO_TENSORS))
+        }
         Operation::WebSocket => Err(wrong_model(call, NO_WEBSOCKET)),
         Operation::Chat | Operation::Completions | Operation::Embeddings | Operation::Passed(_) => {
             let path = format!("/ai/run/{}", call.model);

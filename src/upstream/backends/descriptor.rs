@@ -264,7 +264,9 @@ impl BackendOperation {
             }
             (Operation::Embeddings, _) => Err(wrong_model(call, "does not make embeddings")),
             (Operation::Run, _) => Err(wrong_model(call, "cannot be run here")),
-            (Operation::Infer, _) => Err(wrong_model(call, NO_TENSORS)),
+            (Operation::Infer | Operation::Generate | Operation::GenerateStream, _) => {
+                Err(wrong_model(call, NO_TENSORS))
+            }
             (Operation::WebSocket, _) => Err(wrong_model(call, NO_WEBSOCKET)),
             (Operation::Passed(api), _) => Ok(BackendOperation::Passed(api)),
         }

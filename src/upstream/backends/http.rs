@@ -39,7 +39,9 @@ pub(super) static HTTP: Backend = Backend {
 fn accepts(call: &Call, _task: Task) -> Result<(), Refusal> {
     match call.operation {
         Operation::Run | Operation::WebSocket | Operation::Passed(_) => Ok(()),
-        Operation::Infer => Err(wrong_model(call, NO_TENSORS)),
+        Operation::Infer | Operation::Generate | Operation::GenerateStream => {
+            Err(wrong_model(call, NO_TENSORS))
+        }
         Operation::Chat | Operation::Completions | Operation::Embeddings => {
             Err(Refusal::BadRequest {
                 pointer: "/model".into(),

@@ -1,7 +1,7 @@
 //! Triton and other servers of the Open Inference Protocol: tensors in, tensors out.
 //!
-//! A task's payload becomes a tensor for each member, and text generation a `generate`. Tensors of a client pass as
-//! they are. Conversions are the core's. The health check asks for the model: a server is not ready as long as any
+//! A task's payload becomes a tensor for each member, and text generation a `generate`. Tensors of a client, and its own
+//! requests to generate, pass as they are. Conversions are the core's. The health check asks for the model: a server is not ready as long as any
 //! other model of it has failed.
 
 use infergate_core::Refusal;
@@ -12,7 +12,7 @@ use super::descriptor::{
     AdapterForm, Backend, NO_WEBSOCKET, Probe, UpstreamRequest, answers_200, path_segment,
     wrong_model,
 };
-use crate::upstream::response::{ResponseDecoder, TensorAnswer, TensorResult};
+use crate::upstream::response::{GeneratedAnswer, ResponseDecoder, TensorAnswer, TensorResult};
 
 /// The row of servers of the Open Inference Protocol.
 pub(super) static TRITON: Backend = Backend {
@@ -44,7 +44,7 @@ pub(super) static TRITON: Backend = Backend {
 
 fn accepts(call: &Call, task: Task) -> Result<(), Refusal> {
     match (call.operation, task) {
-        (Operation::Infer, _) => Ok(()),
+        (Operation::Infer | Operation::Generate | Operation::GenerateStream, _) => Ok(()),
         (Operation::WebSocket, _) => Err(wrong_model(call, NO_WEBSOCKET)),
         (Operation::Run, Task::DumbPipe) => {
             let path = format!("/v2/models/{}/infer", call.model);
@@ -74,10 +74,10 @@ fn encode(call: &Call, task: Task, backend_model: &str) -> Result<UpstreamReques
         let version = tensors.version.as_ref();
         let version = version.map_or(String::new(), |version| format!("/versions/{version}"));
         return Ok(UpstreamRequest {
-            path: format!("/v2/models/{model}{version}/infer").into(),
+            path: format!("/v2/models/{model}{version}/{}", verb_of(call)).into(),
             body: call.body.clone(),
             content_type: call.content_type.clone(),
-            streams: false,
+            streams: call.stream,
         });
     }
     let payload = call.stripped_body();
@@ -96,9 +96,21 @@ fn encode(call: &Call, task: Task, backend_model: &str) -> Result<UpstreamReques
     })
 }
 
+/// Last part of the path that a client's own request goes to.
+fn verb_of(call: &Call) -> &'static str {
+    match call.operation {
+        Operation::Generate => "generate",
+        Operation::GenerateStream => "generate_stream",
+        _ => "infer",
+    }
+}
+
 fn decoder(call: &Call, task: Task) -> Box<dyn ResponseDecoder> {
     match &call.tensors {
-        Some(tensors) => TensorAnswer::decoder(&call.model, &tensors.outputs),
+        Some(tensors) if call.operation == Operation::Infer => {
+            TensorAnswer::decoder(&call.model, &tensors.outputs)
+        }
+        Some(_) => GeneratedAnswer::decoder(&call.model),
         None => TensorResult::decoder(task == Task::TextGeneration),
     }
 }

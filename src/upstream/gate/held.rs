@@ -9,6 +9,7 @@ use infergate_core::admission::PermitId;
 
 use super::{AdmissionGate, Permit};
 use crate::upstream::left_runs::{LeftRun, LeftWorkQueue, RunAtServer};
+use crate::upstream::open_work::ConnectionReport;
 
 /// Permit of a run or of work without its request; released by drop.
 struct HeldPermit {
@@ -42,6 +43,13 @@ impl Permit {
         {
             self.work = Some(Arc::clone(request));
         }
+    }
+
+    /// Begins the work of a WebSocket as [`Permit::begin_work`] does. Returns its last report, where there will be one.
+    pub fn begin_connection(&mut self, request: &Arc<str>) -> Option<ConnectionReport> {
+        self.begin_work(request);
+        let open = self.target.work.as_ref()?;
+        Some(open.await_report(self.work.as_ref()?))
     }
 
     /// Ends the work: the server has not begun it.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! transformer (one response, for the pipeline)   decoder (the trait of the protocols)
-//! passthrough, convert, posted, tensors (decoders)   openai (its JSON)   body_kind, model_name, client_error
+//! passthrough, convert, posted, tensors, generated (decoders)   openai (its JSON)   body_kind, model_name, client_error
 //! chat_form (a completion as a chat response)
 //! passed, rerank (APIs beside chat, completions and embeddings)
 //! event_template, event_text (events that are not parsed)
@@ -20,6 +20,7 @@ mod decoder;
 mod error;
 mod event_template;
 mod event_text;
+mod generated;
 mod model_name;
 mod openai;
 mod output_sample;
@@ -39,6 +40,7 @@ mod transformer;
 pub(super) use convert::{ConvertingDecoder, Delta, FormatDecoder, no_events, write_rows};
 pub use decoder::{PushOutput, ResponseDecoder};
 pub use error::ResponseError;
+pub(super) use generated::GeneratedAnswer;
 pub(super) use openai::{OPENAI_EMBEDDINGS, OPENAI_TEXT};
 pub(super) use passed::PassedAnswer;
 pub(super) use passthrough::Passthrough;

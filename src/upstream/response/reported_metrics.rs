@@ -116,7 +116,11 @@ pub(super) fn read_headers<'h>(
 ) -> (Option<f64>, Vec<(String, f64)>) {
     // Nearly no head has any, and then nothing is allocated.
     let ours = headers.filter(|(name, _)| name.starts_with(PREFIX));
-    let mut metrics = cost_headers(ours);
+    split_price(cost_headers(ours))
+}
+
+/// Takes the server's own price out of metrics, and what is no quantity.
+pub(super) fn split_price(mut metrics: Vec<(String, f64)>) -> (Option<f64>, Vec<(String, f64)>) {
     metrics.retain(|(_, value)| (0.0..=QUANTITY_MAX).contains(value));
     let total = metrics.iter().position(|(name, _)| name == NEURONS);
     let neurons = total.map(|at| metrics.remove(at).1);

@@ -166,6 +166,13 @@ impl ResponseTransformer {
         (self.neurons, self.metrics) = reported_metrics::read_headers(headers);
     }
 
+    /// Adds what the server reports of a connection behind its end.
+    pub fn add_report(&mut self, reported: Vec<(String, f64)>) {
+        let (neurons, metrics) = reported_metrics::split_price(reported);
+        self.neurons = neurons.or(self.neurons);
+        self.metrics.extend(metrics);
+    }
+
     /// Content type for the client: the backend's own where the bytes are the backend's.
     pub fn content_type<'h>(&self, upstream: Option<&'h [u8]>) -> &'h [u8] {
         match upstream.filter(|_| self.body.keeps_content_type) {

@@ -2,9 +2,9 @@
 //!
 //! Answers of servers are edited by `answer`, for their decoder.
 
-use super::{error, request, routes};
+use super::{error, generate, request, routes};
 use crate::Refusal;
-use crate::api::call::{ApiDialect, Call};
+use crate::api::call::{ApiDialect, Call, Operation};
 use crate::api::dialect::{ApiError, Dialect, RequestBody};
 use crate::api::route::{RequestPath, RouteTarget};
 
@@ -25,7 +25,10 @@ impl Dialect for OpenInference {
     }
 
     fn parse(&self, request: RequestBody<'_>) -> Result<Call, Refusal> {
-        request::parse(request)
+        match request.operation {
+            Operation::Generate | Operation::GenerateStream => generate::parse(request),
+            _ => request::parse(request),
+        }
     }
 
     /// Tensors in JSON are long, and each input is looked at.

@@ -1,5 +1,5 @@
-//! The Open Inference Protocol: `/v2` paths, requests of tensors in JSON or in binary, and answers without the
-//! tensors that report costs.
+//! The Open Inference Protocol: `/v2` paths, requests of tensors in JSON or in binary or of a text to go on with, and
+//! answers without what reports costs.
 //!
 //! Neither a connection nor a server's choice is here, and no tensor is read but those of costs. Specifications:
 //! <https://github.com/kserve/open-inference-protocol> and
@@ -9,6 +9,7 @@ mod answer;
 mod cost;
 mod descriptor;
 mod error;
+mod generate;
 mod page_route;
 mod pages;
 mod request;
@@ -22,6 +23,7 @@ pub use super::tensor_request::{JSON_BYTES_HEADER, TensorRequest};
 pub use answer::{AnswerEdit, MalformedAnswer, TensorSpan, TensorUse, edit_answer};
 pub use cost::{CostSum, ReportedCosts};
 pub(in crate::api) use descriptor::OpenInference;
+pub use generate::{EditedPiece, edit_generated, first_parameter, generated_input};
 pub use page_route::{ModelPage, OpenInferenceRoute, VersionedModel};
 pub use pages::{ListedModel, client_page, index, server_page, wants_ready_only};
 pub use request::first_input;

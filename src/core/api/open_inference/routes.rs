@@ -48,13 +48,23 @@ fn is_load_order(rest: &str) -> bool {
     named.is_some_and(|named| named.ends_with("/load") || named.ends_with("/unload"))
 }
 
+/// Meaning of what stands behind a model in a path.
+enum PathEnd {
+    Call(Operation),
+    Page(ModelPage),
+}
+
 fn model_route<'a>(method: &str, below: &'a str) -> Option<RouteTarget<'a>> {
-    let (named, page) = match (method, below.rsplit_once('/')) {
-        ("POST", Some((named, "infer"))) => (named, None),
-        ("GET", Some((named, "config"))) => (named, Some(ModelPage::Config)),
-        ("GET", Some((named, "stats"))) => (named, Some(ModelPage::Stats)),
-        ("GET", Some((named, "ready"))) => (named, Some(ModelPage::Ready)),
-        ("GET", _) => (below, Some(ModelPage::Metadata)),
+    let (named, end) = match (method, below.rsplit_once('/')) {
+        ("POST", Some((named, "infer"))) => (named, PathEnd::Call(Operation::Infer)),
+        ("POST", Some((named, "generate"))) => (named, PathEnd::Call(Operation::Generate)),
+        ("POST", Some((named, "generate_stream"))) => {
+            (named, PathEnd::Call(Operation::GenerateStream))
+        }
+        ("GET", Some((named, "config"))) => (named, PathEnd::Page(ModelPage::Config)),
+        ("GET", Some((named, "stats"))) => (named, PathEnd::Page(ModelPage::Stats)),
+        ("GET", Some((named, "ready"))) => (named, PathEnd::Page(ModelPage::Ready)),
+        ("GET", _) => (below, PathEnd::Page(ModelPage::Metadata)),
         _ => return None,
     };
     let (model, version) = split_version(named)?;
@@ -62,9 +72,9 @@ fn model_route<'a>(method: &str, below: &'a str) -> Option<RouteTarget<'a>> {
         return None;
     }
     let model = decoded(model);
-    Some(match page {
-        None => RouteTarget::Call(Operation::Infer, Some(model)),
-        Some(page) => {
+    Some(match end {
+        PathEnd::Call(operation) => RouteTarget::Call(operation, Some(model)),
+        PathEnd::Page(page) => {
             let named = VersionedModel {
                 model: model.into_owned(),
                 version: version.map(str::to_owned),

@@ -92,7 +92,7 @@ fn open_inference_routes(source: &str) -> Vec<(String, String)> {
         (method, format!("/{name}"))
     });
     let pages: Vec<_> = pages.chain([("GET", String::new())]).collect();
-    assert_eq!(pages.len(), 5, "has the form of routes changed? {pages:?}");
+    assert_eq!(pages.len(), 7, "has the form of routes changed? {pages:?}");
     for model in [
         "/v2/models/{model}",
         "/v2/models/{model}/versions/{version}",

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use infergate_core::Millis;
 
-/// Between two warnings of one kind about one endpoint.
+/// Between two warnings of one kind.
 const EVERY: Millis = Millis::from_secs(10);
 
-/// The warnings of one kind about one endpoint.
+/// The warnings of one kind, such as those about one endpoint.
 #[derive(Debug, Default)]
 pub struct WarningLimit {
     /// Moment at which the next one is due, milliseconds on the running clock.
