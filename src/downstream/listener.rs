@@ -253,7 +253,7 @@ impl ClientListener {
 }
 
 impl ClientListener {
-    /// Waits until a handshake may begin: nothing was read of it, and no key was used. A client that sends nothing takes
+    /// Waits until a handshake may begin: nothing was taken of it, and no key was used. A client that sends nothing takes
     /// no turn.
     async fn wait_for_turn(
         &self,
@@ -264,9 +264,13 @@ impl ClientListener {
     ) -> Result<(), ConnectionFault> {
         let turns = &self.handshakes.turns;
         let clock = edge.shared.clock;
-        let readable = timeout(limit, tcp.readable()).await;
-        if !matches!(readable, Ok(Ok(()))) {
-            return Err(ConnectionFault::Tls(io::ErrorKind::TimedOut.into()));
+        // That it is readable would be a guess of the runtime.
+        let peeked = timeout(limit, tcp.peek(&mut [0])).await;
+        match peeked {
+            Ok(Ok(1..)) => {}
+            Ok(Ok(0)) => return Err(ConnectionFault::Tls(io::ErrorKind::UnexpectedEof.into())),
+            Ok(Err(error)) => return Err(ConnectionFault::Tls(error)),
+            Err(_) => return Err(ConnectionFault::Tls(io::ErrorKind::TimedOut.into())),
         }
         if timeout(limit, turns.wait(per_second, clock)).await.is_ok() {
             return Ok(());
