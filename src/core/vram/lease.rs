@@ -128,6 +128,9 @@ pub struct Lease {
     /// End without a renewal, for holders whose process cannot be seen; `None` lasts as long as the process.
     #[serde(default)]
     pub expires_ms: Option<HostTime>,
+    /// Moment at which its holder was found to be gone; `None` while it is not.
+    #[serde(default)]
+    pub reclaiming_since_ms: Option<HostTime>,
 }
 
 /// Leases of one grant, and the epoch that proves which grant is meant.

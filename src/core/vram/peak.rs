@@ -166,6 +166,7 @@ mod tests {
             granted_ms: HostTime(1),
             renewed_ms: HostTime(1),
             expires_ms: None,
+            reclaiming_since_ms: None,
         }
     }
 
