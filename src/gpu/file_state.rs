@@ -1,7 +1,7 @@
 //! State of the files that a model's process is made of: its program, its weights, its adapters.
 //!
-//! Reads no content: paths with size, time of change and inode make a number, which differs once one of them does. It is
-//! the same in each release, so that a later gateway knows of an update since the start of a process.
+//! Reads no content: paths with size, time of change and inode make a number, which differs once one of them does. The
+//! number is the same in each release, so that a later gateway knows of an update since the start of a process.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

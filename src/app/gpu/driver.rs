@@ -33,7 +33,6 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
 use claims::OwnClaims;
-use models::ReadModels;
 
 use super::adoption::Adoption;
 use super::demand::DemandBook;
@@ -47,7 +46,7 @@ use super::ledger_queue::{LedgerQueue, UnreleasedLeases};
 use super::orphans::{remove_old_logs, sweep_orphans};
 use super::outlets::{Post, ReportOutlets, SetupLine, post_reports};
 use super::recorder::HostRecorder;
-use super::settings::{EstimateFacts, FileFacts};
+use super::settings::{EstimateFacts, FileFacts, ReadModels};
 use super::slot_run::{PortRetry, SlotRun};
 use super::standing_orders::StandingOrdersFile;
 use super::view::GpuBoard;

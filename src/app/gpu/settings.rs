@@ -35,6 +35,16 @@ pub(super) struct EstimateFacts {
     pub excess: Option<ManifestExcess>,
 }
 
+/// Models with what their files have told.
+pub(super) struct ReadModels {
+    pub specs: Vec<Arc<ModelSpec>>,
+    pub gpu: Arc<GpuConfig>,
+    /// Room of the largest device, MiB.
+    pub largest_mib: u64,
+    /// Facts of each model; none where its files have not answered, and where it has no process.
+    pub facts: BTreeMap<ModelId, Option<Option<FileFacts>>>,
+}
+
 /// Settings of the pool, with the estimates that they stand on.
 pub(super) struct EstimatedHost {
     pub pool: PoolConfig,

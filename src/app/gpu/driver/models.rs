@@ -11,19 +11,8 @@ use infergate_core::model::{ModelSpec, slot_url};
 use infergate_core::vram::{Action, SlotId, SlotState};
 
 use super::{Driver, Message};
-use crate::app::gpu::settings::{FileFacts, demand_settings, host_settings};
-use crate::gpu::GpuConfig;
+use crate::app::gpu::settings::{FileFacts, ReadModels, demand_settings, host_settings};
 use crate::upstream::ModelRuntime;
-
-/// Models with what their files have told.
-pub(super) struct ReadModels {
-    specs: Vec<Arc<ModelSpec>>,
-    gpu: Arc<GpuConfig>,
-    /// Room of the largest device, MiB.
-    largest_mib: u64,
-    /// Facts of each model; none where its files have not answered, and where it has no process.
-    facts: BTreeMap<ModelId, Option<Option<FileFacts>>>,
-}
 
 impl Driver {
     /// Takes the models of the present configuration over. Their estimates come later, as a message.
