@@ -19,7 +19,6 @@ use super::lease::{
     Claim, ClaimId, GroupId, Holder, HolderKind, HolderLife, Lease, LeaseGroup, LeaseId, LeaseState,
 };
 use super::slot::RECLAIM_MAX;
-use crate::Millis;
 
 /// Version of the file's layout.
 pub const LEDGER_VERSION: u32 = 1;
@@ -27,8 +26,6 @@ pub const LEDGER_VERSION: u32 = 1;
 const LEASES_MAX: usize = 65_536;
 /// Claims there may be: more commands than a host would let wait.
 const CLAIMS_MAX: usize = 4096;
-/// Time from a renewal to the end of a lease whose holder cannot be seen: three renewals of 5 s.
-const RENEWAL_TTL: Millis = Millis::from_secs(15);
 
 /// Reason why leases are not granted; the ledger is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -207,8 +204,6 @@ impl Ledger {
                 holder: holder.clone(),
                 priority,
                 granted_ms: now,
-                renewed_ms: now,
-                expires_ms: None,
                 reclaiming_since_ms: None,
             });
         }
@@ -323,17 +318,6 @@ impl Ledger {
         self.change(group, |lease| lease.holder = holder.clone())
     }
 
-    /// Moves the end of a group's leases: their holder, which others may not see, is there.
-    ///
-    /// # Errors
-    /// The group is not there.
-    pub fn renew(&mut self, group: &LeaseGroup, now: HostTime) -> Result<(), StaleLease> {
-        self.change(group, |lease| {
-            lease.renewed_ms = now;
-            lease.expires_ms = Some(now + RENEWAL_TTL);
-        })
-    }
-
     /// Frees the leases of a group.
     ///
     /// # Errors
@@ -350,9 +334,9 @@ impl Ledger {
 
     /// Frees claims of holders that are gone, and claims whose wait is over.
     ///
-    /// Leases of holders that are gone wait for their memory, and so do those that an unseen holder has not renewed:
-    /// until [`Ledger::free_returned`] finds it back, at most for [`RECLAIM_MAX`]. Memory that is in use beyond that
-    /// counts as memory of others.
+    /// Leases of holders that are gone wait for their memory: until [`Ledger::free_returned`] finds it back, at most for
+    /// [`RECLAIM_MAX`]. Memory that is in use beyond that counts as memory of others. Holders that cannot be seen from here
+    /// are not judged.
     pub fn expire(&mut self, now: HostTime, life: impl Fn(&Holder) -> HolderLife) {
         let before = self.leases.len() + self.claims.len();
         let mut ended = 0;
@@ -360,12 +344,7 @@ impl Ledger {
             if let Some(since) = lease.reclaiming_since_ms {
                 return now.since(since) < RECLAIM_MAX;
             }
-            let is_over = match life(&lease.holder) {
-                HolderLife::Alive => false,
-                HolderLife::Dead => true,
-                HolderLife::Unknown => lease.expires_ms.is_some_and(|end| end <= now),
-            };
-            if is_over {
+            if life(&lease.holder) == HolderLife::Dead {
                 lease.state = LeaseState::Reclaiming;
                 lease.reclaiming_since_ms = Some(now);
                 ended += 1;

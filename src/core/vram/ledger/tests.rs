@@ -8,6 +8,7 @@ use super::super::device::{DeviceInfo, DeviceKind, DeviceSample, ProcessUse};
 use super::super::fit::Split;
 use super::super::job_lease::{JobRequest, JobStep};
 use super::*;
+use crate::Millis;
 
 const NOW: HostTime = HostTime(1_000_000);
 const BOOT: &str = "boot-1";
@@ -130,7 +131,7 @@ fn verbs_of_another_epoch_change_nothing() {
         ..group.clone()
     };
     assert_eq!(ledger.hold(&stale), Err(StaleLease));
-    assert_eq!(ledger.renew(&stale, NOW), Err(StaleLease));
+    assert_eq!(ledger.hand_over(&stale, &holder(2)), Err(StaleLease));
     assert_eq!(ledger.release(&stale), Err(StaleLease));
     assert_eq!(ledger, before);
     ledger.release(&group).unwrap();
@@ -138,23 +139,18 @@ fn verbs_of_another_epoch_change_nothing() {
 }
 
 #[test]
-fn a_holder_that_cannot_be_seen_has_its_lease_as_long_as_it_renews() {
+fn a_holder_that_cannot_be_seen_keeps_its_lease_and_one_that_is_gone_does_not_get_it_back() {
     let mut ledger = Ledger::new(BOOT, NOW);
-    let views = [idle(0)];
     let group = ledger
-        .acquire(&holder(1), 5, &[share(0, 10)], &views, NOW)
+        .acquire(&holder(1), 5, &[share(0, 10)], &[idle(0)], NOW)
         .unwrap();
-    let unseen = |_: &Holder| HolderLife::Unknown;
-    ledger.expire(NOW + Millis::from_secs(60), unseen);
-    assert_eq!(ledger.leases().len(), 1, "none was asked of it");
-    ledger.renew(&group, NOW).unwrap();
-    ledger.expire(NOW + Millis(14_999), unseen);
-    assert_eq!(ledger.leases().len(), 1);
-    let end = NOW + Millis::from_secs(15);
-    ledger.expire(end, unseen);
+    let end = NOW + Millis::from_secs(60);
+    ledger.expire(end, |_| HolderLife::Unknown);
+    assert_eq!(ledger.leases()[0].state, LeaseState::Granted);
+    ledger.expire(end, |_| HolderLife::Dead);
     assert_eq!(ledger.leases()[0].state, LeaseState::Reclaiming);
-    assert_eq!(ledger.renew(&group, end), Err(StaleLease), "it is over");
-    ledger.expire(end + RECLAIM_MAX, unseen);
+    assert_eq!(ledger.hold(&group), Err(StaleLease), "it is over");
+    ledger.expire(end + RECLAIM_MAX, |_| HolderLife::Alive);
     assert!(ledger.leases().is_empty());
 }
 
