@@ -68,9 +68,11 @@ accept-jobs:
     tests/jobs/accept.py --jobs 10000 --kills 200 --run-ms 2000 --refusals-max 4 --limit 7200
     tests/jobs/rules.py --full
 
-# The GPU host at full counts: storms, cold requests, reloads, trace C by processes, llama.cpp, the swap bench, a card if there is one (hours)
+# The GPU host at full counts: 10^6 simulated events, mutated headers and states, storms, cold requests, reloads, trace C by processes, llama.cpp, the swap bench, a card if there is one (hours)
 accept-gpu:
     cargo build --release --quiet
+    INFERGATE_POOL_EVENTS=1000000 INFERGATE_LEDGER_EVENTS=1000000 INFERGATE_SWAP_STATES=1000000 INFERGATE_FUZZ_COUNT=1000000 \
+        cargo test --quiet --release -p infergate-core --lib vram::
     tests/gpu/run --binary target/release/infergate --full
     tests/real/run target/release/infergate --host --full
     cargo bench -p infergate-core --bench swap -- --check

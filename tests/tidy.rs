@@ -216,6 +216,7 @@ const SPAWNERS: &[&str] = &[
     "src/jobs/worker.rs",
     // Processes of models: a keeper, which ends when its connection does, and the process that it is the parent of.
     "src/gpu/monitor.rs",
+    "src/gpu/device/card_looks.rs",
     "src/gpu/process/instance.rs",
     "src/gpu/process/keeper/child.rs",
     // Streams of one connection, in a set that ends with it.

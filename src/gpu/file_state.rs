@@ -1,13 +1,14 @@
 //! State of the files that a model's process is made of: its program, its weights, its adapters.
 //!
-//! Reads no content: paths with size, time of change and inode make a number, which differs once one of them does.
+//! Reads no content: paths with size, time of change and inode make a number, which differs once one of them does. The
+//! number is the same in each release, so that a later gateway knows of an update since the start of a process.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use infergate_core::model::{ModelSpec, ProcessSpec};
 use infergate_core::vram::estimate::ShardName;
+use sha2::{Digest, Sha256};
 
 use super::launch::preset_of;
 use super::presets::Program;
@@ -18,7 +19,7 @@ const FILES_MAX: usize = 4096;
 /// Returns the number of the present files of a model; none without a process. Blocks for as long as the disk takes.
 pub fn file_state(spec: &ModelSpec) -> Option<u64> {
     let process = spec.process.as_ref()?;
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = Sha256::new();
     let arguments = process
         .arguments
         .iter()
@@ -34,7 +35,13 @@ pub fn file_state(spec: &ModelSpec) -> Option<u64> {
     for path in paths {
         hash_path(&path, &mut hasher);
     }
-    Some(hasher.finish())
+    let digest: [u8; 32] = hasher.finalize().into();
+    Some(
+        digest
+            .iter()
+            .take(8)
+            .fold(0, |state, byte| state << 8 | u64::from(*byte)),
+    )
 }
 
 /// File of the program that a process would be started with now.
@@ -56,7 +63,7 @@ fn program(process: &ProcessSpec) -> Option<PathBuf> {
     folders.find(|file| file.is_file())
 }
 
-fn hash_path(path: &Path, hasher: &mut DefaultHasher) {
+fn hash_path(path: &Path, hasher: &mut Sha256) {
     if !path.is_dir() {
         hash_file(path, hasher);
         let name = path.file_name().and_then(|name| name.to_str());
@@ -74,10 +81,10 @@ fn hash_path(path: &Path, hasher: &mut DefaultHasher) {
     }
 }
 
-fn hash_file(path: &Path, hasher: &mut DefaultHasher) {
+fn hash_file(path: &Path, hasher: &mut Sha256) {
     let found = path.metadata().ok();
     let found = found.map(|it| (it.len(), it.mtime(), it.mtime_nsec(), it.ino()));
-    (path, found).hash(hasher);
+    hasher.update(format!("{} {found:?}\n", path.display()));
 }
 
 #[cfg(test)]

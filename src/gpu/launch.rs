@@ -15,6 +15,7 @@ use super::process::{
     CommandError, EnvironmentSources, InstanceId, InstanceSpec, ListenScope, PlaceholderValues,
     ProcessLimits, environment, expand_command, log_directory, run_directory, server_socket,
 };
+use super::settings_digest::settings_digest;
 
 /// Address that servers are told to listen at.
 const HOST: &str = "127.0.0.1";
@@ -56,8 +57,8 @@ pub struct Launch<'a> {
     pub api_key: &'a str,
     /// Generation of the ledger at the grant.
     pub lease_epoch: u64,
-    /// Digest of the settings.
-    pub digest: &'a str,
+    /// State of the model's files before the start.
+    pub files: Option<u64>,
 }
 
 impl Launch<'_> {
@@ -69,7 +70,9 @@ impl Launch<'_> {
         let process = self.spec.process.as_ref().ok_or(LaunchError::NoProcess)?;
         let known = preset_of(process);
         let values = self.values(process, known);
-        let argv = expand_command(&self.template(process, known)?, &values)?;
+        let program = known.map(|preset| program(preset.program)).transpose()?;
+        let template = template(process, known, program, self.shares.len() > 1);
+        let argv = expand_command(&template, &values)?;
         let gpu = self.gpu;
         Ok(InstanceSpec {
             instance: self.instance.clone(),
@@ -92,39 +95,10 @@ impl Launch<'_> {
             port: self.port,
             devices: values.devices.clone(),
             lease_epoch: self.lease_epoch,
-            configuration_digest: self.digest.to_owned(),
+            configuration_digest: settings_digest(self.spec),
+            files: self.files,
             api_key: self.api_key.to_owned(),
         })
-    }
-
-    fn template(
-        &self,
-        process: &ProcessSpec,
-        known: Option<&Preset>,
-    ) -> Result<Vec<String>, LaunchError> {
-        let own = process.command.iter().map(|text| text.to_string());
-        let mut template: Vec<String> = own.collect();
-        if let Some(preset) = known {
-            template.push(match preset.program {
-                Program::Named(name) => name.to_owned(),
-                Program::Gateway => {
-                    let file = std::env::current_exe().map_err(LaunchError::Gateway)?;
-                    file.to_string_lossy().replace('{', "{{")
-                }
-            });
-            let split = match self.shares.len() > 1 {
-                true => preset.split_arguments,
-                false => &[],
-            };
-            let arguments = preset.arguments.iter().chain(split);
-            template.extend(arguments.map(|text| (*text).to_owned()));
-            if let Some(sleep) = preset.sleep.as_ref().filter(|_| process.sleep.number() > 0) {
-                template.extend(sleep.arguments.iter().map(|text| (*text).to_owned()));
-            }
-            template.extend(adapters(process, preset));
-        }
-        template.extend(process.arguments.iter().map(|text| text.to_string()));
-        Ok(template)
     }
 
     fn values(&self, process: &ProcessSpec, known: Option<&Preset>) -> PlaceholderValues {
@@ -226,6 +200,43 @@ pub fn listen_scope(process: &ProcessSpec) -> ListenScope {
     }
 }
 
+/// Returns the program of a preset, as a part of a template.
+fn program(program: Program) -> Result<String, LaunchError> {
+    Ok(match program {
+        Program::Named(name) => name.to_owned(),
+        Program::Gateway => {
+            let file = std::env::current_exe().map_err(LaunchError::Gateway)?;
+            file.to_string_lossy().replace('{', "{{")
+        }
+    })
+}
+
+/// Returns the command of a process with its placeholders. `program`: that of its preset.
+pub(super) fn template(
+    process: &ProcessSpec,
+    known: Option<&Preset>,
+    program: Option<String>,
+    is_split: bool,
+) -> Vec<String> {
+    let own = process.command.iter().map(|text| text.to_string());
+    let mut template: Vec<String> = own.chain(program).collect();
+    if let Some(preset) = known {
+        let split = if is_split {
+            preset.split_arguments
+        } else {
+            &[]
+        };
+        let arguments = preset.arguments.iter().chain(split);
+        template.extend(arguments.map(|text| (*text).to_owned()));
+        if let Some(sleep) = preset.sleep.as_ref().filter(|_| process.sleep.number() > 0) {
+            template.extend(sleep.arguments.iter().map(|text| (*text).to_owned()));
+        }
+        template.extend(adapters(process, preset));
+    }
+    template.extend(process.arguments.iter().map(|text| text.to_string()));
+    template
+}
+
 fn adapters(process: &ProcessSpec, preset: &Preset) -> Vec<String> {
     let Some(option) = preset
         .adapters
@@ -294,7 +305,7 @@ mod tests {
             port: 20_000,
             api_key: "key",
             lease_epoch: 1,
-            digest: "digest",
+            files: None,
         };
         launch.specification().map(|it| it.argv)
     }

@@ -20,7 +20,7 @@ use super::presets::{EstimateOptions, MemorySource, Preset, option_value, preset
 const UBATCH: u64 = 512;
 
 /// Managed model with its estimate.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ManagedEstimate {
     /// The model as it is planned.
     pub planned: PlannedModel,
@@ -44,7 +44,7 @@ pub fn estimate_managed(
 ) -> Option<ManagedEstimate> {
     let process = spec.process.as_ref()?;
     let preset = process.preset.as_deref().and_then(preset);
-    let model = ManagedModel::of(spec, preset.map_or(Split::Never, |preset| preset.split))?;
+    let model = managed_model(spec)?;
     let mut notes = Vec::new();
     let takes_all = preset.is_some_and(|preset| {
         matches!(
@@ -65,6 +65,13 @@ pub fn estimate_managed(
         excess: estimated.excess,
         notes,
     })
+}
+
+/// Returns a model with a process as its configuration has it; none without one.
+pub fn managed_model(spec: &ModelSpec) -> Option<ManagedModel> {
+    let process = spec.process.as_ref()?;
+    let preset = process.preset.as_deref().and_then(preset);
+    ManagedModel::of(spec, preset.map_or(Split::Never, |preset| preset.split))
 }
 
 fn estimate_process(

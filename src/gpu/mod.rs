@@ -20,6 +20,7 @@ mod monitor;
 pub mod presets;
 pub mod process;
 mod processes;
+mod settings_digest;
 
 pub use config::{
     CgroupChoice, GpuConfig, LedgerChoice, PortRange, ReportsConfig, SwapConfig, SwapPolicy,
@@ -34,7 +35,8 @@ pub use lease_list::{
     LeaseList, ListedHolder, ReleaseOutcome, UnseenHolder, model_of, release_leases,
 };
 pub use ledger::{HostLedger, LedgerStoreError, default_directory};
-pub use managed::{ManagedEstimate, estimate_managed};
+pub use managed::{ManagedEstimate, estimate_managed, managed_model};
 pub use measured::{MeasuredSettings, MeasuredStore};
 pub use model_files::{FoundModel, ModelFileError, files_digest, header_of_file, read_model};
 pub use monitor::{HostMonitor, HostReading, ReadDevice};
+pub use settings_digest::settings_digest;

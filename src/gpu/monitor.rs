@@ -10,8 +10,8 @@ use std::time::Duration;
 use std::{io, thread};
 
 use infergate_core::vram::{
-    Claim, DeviceId, DeviceInfo, DeviceView, FreeMemory, HolderLife, HostTime, Lease, Ledger,
-    MemoryAccount, UnknownCause,
+    Claim, DeviceId, DeviceInfo, DeviceView, FreeMemory, HolderLife, HostTime, Lease, LeaseState,
+    Ledger, MemoryAccount, UnknownCause,
 };
 use thiserror::Error;
 use tokio::sync::watch;
@@ -21,6 +21,7 @@ use super::device::{
     DeviceError, DeviceSource, NO_LIBRARY, NvmlDevices, RamDevice, SimulatedCards, host_free_mib,
     make_cards,
 };
+use super::holder::LeaseHost;
 use super::ledger::HostLedger;
 use super::lost::LostDevices;
 use super::processes::descendants;
@@ -84,6 +85,12 @@ pub struct HostReading {
 }
 
 impl HostReading {
+    /// Returns whether memory of a holder that has ended is awaited.
+    fn is_reclaiming(&self) -> bool {
+        let mut leases = self.leases.iter();
+        leases.any(|lease| lease.state == LeaseState::Reclaiming)
+    }
+
     /// Returns all devices with their newest samples.
     pub fn views(&self) -> Vec<DeviceView> {
         self.devices.iter().map(|it| it.view.clone()).collect()
@@ -177,10 +184,11 @@ impl DeviceWatcher {
                 }
             }
             self.former = reading.clone();
+            let is_reclaiming = reading.is_reclaiming();
             if sender.send(Arc::new(reading)).is_err() {
                 return;
             }
-            thread::park_timeout(match is_fast.load(Ordering::Relaxed) {
+            thread::park_timeout(match is_reclaiming || is_fast.load(Ordering::Relaxed) {
                 true => FAST,
                 false => SLOW,
             });
@@ -190,14 +198,15 @@ impl DeviceWatcher {
     /// Reads devices and ledger. A device that cannot be read stays as it was, with the old moments of its samples.
     fn read(&mut self, source: &mut Option<Box<dyn DeviceSource>>) -> HostReading {
         let mut problem = None;
-        let views = self.views(source).unwrap_or_else(|error| {
+        let mut views = self.views(source).unwrap_or_else(|error| {
             *source = None;
             problem = Some(error.to_string());
             let former = self.former.devices.iter();
             former.map(|device| device.view.clone()).collect()
         });
         let driver = source.as_ref().and_then(|source| source.driver_version());
-        let ledger = self.live_ledger().unwrap_or_else(|error| {
+        problem = problem.or_else(|| source.as_ref()?.problem());
+        let ledger = self.live_ledger(&mut views).unwrap_or_else(|error| {
             problem = Some(error.to_string());
             None
         });
@@ -207,15 +216,10 @@ impl DeviceWatcher {
                 ..self.former.clone()
             };
         };
-        let (host, now) = (self.ledger.host(), self.ledger.host().now());
-        let devices = views.into_iter().map(|mut view| {
-            if let Some(sample) = &mut view.sample {
-                host.attribute(sample, &ledger);
-            }
-            ReadDevice {
-                account: ledger.account(&view, now),
-                view,
-            }
+        let now = self.ledger.host().now();
+        let devices = views.into_iter().map(|view| ReadDevice {
+            account: ledger.account(&view, now),
+            view,
         });
         HostReading {
             devices: devices.collect(),
@@ -227,19 +231,24 @@ impl DeviceWatcher {
         }
     }
 
-    /// Reads the ledger, without the leases of holders that are gone.
-    fn live_ledger(&self) -> Result<Option<Ledger>, super::LedgerStoreError> {
-        let ledger = self.ledger.read()?;
+    /// Reads the ledger, without the leases of holders that are gone and whose memory has returned, and names the holders
+    /// of the processes in the views.
+    fn live_ledger(
+        &self,
+        views: &mut [DeviceView],
+    ) -> Result<Option<Ledger>, super::LedgerStoreError> {
         let host = self.ledger.host();
+        let mut ledger = self.ledger.read()?;
         let is_dead = |lease: &Lease| host.life(&lease.holder) == HolderLife::Dead;
-        match ledger.leases().iter().any(is_dead) {
-            // Any change frees them.
-            true => {
-                self.ledger.change(|_, _| ())?;
-                self.ledger.read().map(Some)
-            }
-            false => Ok(Some(ledger)),
+        if ledger.leases().iter().any(is_dead) {
+            self.ledger.change(|ledger, _| {
+                attribute(host, views, ledger);
+                ledger.free_returned(views);
+            })?;
+            ledger = self.ledger.read()?;
         }
+        attribute(host, views, &ledger);
+        Ok(Some(ledger))
     }
 
     /// Devices with their samples; those that were lost are left out until they are good again.
@@ -287,6 +296,11 @@ impl DeviceWatcher {
             sample,
         }
     }
+}
+
+fn attribute(host: &LeaseHost, views: &mut [DeviceView], ledger: &Ledger) {
+    let samples = views.iter_mut().filter_map(|view| view.sample.as_mut());
+    samples.for_each(|sample| host.attribute(sample, ledger));
 }
 
 /// Opens the source of the devices of a configuration; simulated cards are made. `had_devices`: a driver has answered.

@@ -106,6 +106,56 @@ async fn a_server_that_does_not_answer_is_not_taken_over() {
 }
 
 #[tokio::test]
+async fn a_server_that_does_not_answer_holds_up_no_load_of_the_next_gateway() {
+    let dir = tempfile::tempdir().unwrap();
+    let models = [
+        model("hangs", 8000, ", stop_timeout_secs: 1", ""),
+        model("other", 6000, "", ""),
+    ];
+    let mut node = Node::start(&keeping(dir.path(), &models)).await;
+    serve(&node, "hangs").await;
+    let before = slot(&node, "hangs").await;
+    node.signal("KILL");
+    node.ended().await;
+    signal(&before["pid"], "-STOP");
+    node.start_again().await;
+    serve(&node, "other").await;
+    assert!(is_alive(&before["pid"]), "its check has not ended");
+    eventually("it has ended", async || {
+        (!is_alive(&before["pid"])).then_some(())
+    })
+    .await;
+    serve(&node, "hangs").await;
+    for name in ["hangs", "other"] {
+        order(&node, name, "unload").await;
+    }
+    card_is_free(dir.path()).await;
+}
+
+#[tokio::test]
+async fn an_update_before_a_restart_is_shown_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let weights = dir.path().join("weights.gguf");
+    std::fs::write(&weights, "first").unwrap();
+    let path = format!(", model_path: {}", weights.display());
+    let models = [model("m", 8000, &path, "")];
+    let mut node = Node::start(&keeping(dir.path(), &models)).await;
+    serve(&node, "m").await;
+    let before = becomes(&node, "m", "ready").await;
+    node.signal("TERM");
+    node.ended().await;
+    std::fs::write(&weights, "the second one").unwrap();
+    node.start_again().await;
+    eventually("the update is shown", async || {
+        let present = slot(&node, "m").await;
+        (present["update_available"] == true && present["pid"] == before["pid"]).then_some(())
+    })
+    .await;
+    order(&node, "m", "unload").await;
+    card_is_free(dir.path()).await;
+}
+
+#[tokio::test]
 async fn models_end_after_their_last_request_and_before_their_gateway() {
     let dir = tempfile::tempdir().unwrap();
     let slow = model("m", 8000, "", "").replace("\"0\"", "\"30\"");

@@ -177,6 +177,49 @@ async fn a_driver_that_hangs_stops_no_model_and_grants_nothing() {
     serves_on_and_grants_nothing_during("hang 600000\n").await;
 }
 
+/// Models of a card that fails serve on, and the other card is measured and leased.
+async fn blinds_no_other_card(fault: &str, problem: &str) {
+    let host = Host::start(2, "", &[("first", 14_000, 0), ("second", 14_000, 1)]).await;
+    for model in ["first", "second"] {
+        host.serve(model).await;
+    }
+    let first = host.becomes("first", "ready").await;
+    host.set(fault);
+    eventually("one card is unknown, with its reason", async || {
+        let report = host.report().await;
+        let is_known = |nth: usize| report["devices"][nth]["free_mib"].is_u64();
+        let is_named = report["problem"].as_str()?.contains(problem);
+        (is_named && !is_known(0) && is_known(1)).then_some(())
+    })
+    .await;
+    order(&host.node, "second", "unload").await;
+    host.becomes("second", "cold").await;
+    host.serve("second").await;
+    let second = host.becomes("second", "ready").await;
+    assert_eq!(second["leases"][0]["device"], "GPU-double-1");
+    assert_eq!(second["loads"], 2);
+    host.serve("first").await;
+    assert_eq!(host.slot("first").await["pid"], first["pid"]);
+    host.set("");
+    eventually("both are known again", async || {
+        let report = host.report().await;
+        let mut devices = report["devices"].as_array()?.iter();
+        let are_known = devices.all(|device| device["free_mib"].is_u64());
+        (are_known && report["problem"].is_null()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_card_that_fails_blinds_no_other_one() {
+    blinds_no_other_card("fail_card 0 999\n", "card 0: ").await;
+}
+
+#[tokio::test]
+async fn a_card_that_hangs_blinds_no_other_one() {
+    blinds_no_other_card("hang_card 0\n", "card 0: the driver does not answer").await;
+}
+
 #[tokio::test]
 async fn a_gateway_ends_while_its_driver_hangs() {
     let mut host = Host::start(1, "", &[("m", 8000, 0)]).await;

@@ -71,6 +71,7 @@ impl Site {
             devices: vec!["sim0".to_owned()],
             lease_epoch: 7,
             configuration_digest: "digest".to_owned(),
+            files: None,
             api_key: "key".to_owned(),
             instance,
         }
@@ -100,7 +101,8 @@ impl Site {
 }
 
 async fn start(spec: &InstanceSpec) -> RunningInstance {
-    let started = RunningInstance::start(Path::new(INFERGATE), spec.clone()).await;
+    let started =
+        RunningInstance::start(Path::new(INFERGATE), spec.clone(), async |_| Ok(())).await;
     started.unwrap()
 }
 
@@ -663,10 +665,26 @@ async fn a_start_that_fails_leaves_nothing() {
     let site = Site::new();
     std::fs::write(site.dir.path().join("gpu"), "a file in the way").unwrap();
     let spec = site.spec(&["true"]);
-    let failed = RunningInstance::start(Path::new(INFERGATE), spec.clone()).await;
+    let failed = RunningInstance::start(Path::new(INFERGATE), spec.clone(), async |_| Ok(())).await;
     let why = failed.unwrap_err().to_string();
     assert!(why.contains("directory") || why.contains("exists"), "{why}");
     assert!(survivors(&spec.instance).is_empty());
+}
+
+#[tokio::test]
+async fn no_process_is_started_before_its_keeper_has_the_leases() {
+    let site = Site::new();
+    let mark = site.dir.path().join("started");
+    let script = format!("touch {}", mark.display());
+    let spec = site.spec(&["sh", "-c", &script]);
+    let refused = async |keeper: ProcessId| {
+        assert_eq!(ProcessId::of(keeper.pid), Some(keeper), "the keeper lives");
+        Err("the ledger is full".to_owned())
+    };
+    let failed = RunningInstance::start(Path::new(INFERGATE), spec.clone(), refused).await;
+    let why = failed.unwrap_err().to_string();
+    assert!(why.contains("the ledger is full"), "{why}");
+    assert!(!mark.exists() && survivors(&spec.instance).is_empty());
 }
 
 #[test]

@@ -4,6 +4,8 @@
      card TOTAL_MIB PAGES DIR   a simulated card: what processes hold of its pages, and which
    Faults:
      fail CODE      every call returns it
+     fail_card INDEX CODE   every call about that card returns it
+     hang_card INDEX        every call about that card takes until the line is gone
      no_init CODE   the library does not begin, and returns it
      hang MS        every call takes so long, or until the line is gone
      lag MS         figures of cards are so old
@@ -13,6 +15,7 @@
      no_parent      a card that is cut may not be asked about itself
      busy PERCENT   the utilization of devices that are not cut; not supported without the line
      unified        the memory of devices is not supported */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +25,8 @@
 typedef int Result;
 typedef struct { unsigned pid; unsigned long long used; unsigned instance, compute; } Process;
 typedef struct {
-    unsigned total, used, pages, is_lost, is_cut, slice, parent;
+    unsigned total, used, pages, is_lost, is_cut, slice, parent, hangs;
+    int code;
     char card[512];
     Process processes[64];
     unsigned process_count;
@@ -41,6 +45,18 @@ static int is_up, init_code;
 /* Figures of the past, for `lag`. */
 static struct { unsigned long long at_ms; unsigned used[GPUS_MAX]; } past[PAST_MAX];
 static unsigned past_next;
+
+/* Calls of several threads are one after the other but for those that hang. */
+static pthread_mutex_t calls = PTHREAD_MUTEX_INITIALIZER;
+static int enter(void) { return pthread_mutex_lock(&calls); }
+static void leave(int *entered) { (void)entered; pthread_mutex_unlock(&calls); }
+#define CALL int entered __attribute__((cleanup(leave), unused)) = enter()
+
+static void pause_call(void) {
+    pthread_mutex_unlock(&calls);
+    nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+    pthread_mutex_lock(&calls);
+}
 
 static unsigned long long now_ms(void) {
     struct timespec now;
@@ -113,6 +129,9 @@ static Result read_file(unsigned *hang_ms) {
         has_no_processes |= !strncmp(line, "no_processes", 12);
         has_no_parent |= !strncmp(line, "no_parent", 9);
         is_unified |= !strncmp(line, "unified", 7);
+        int card_code;
+        if (sscanf(line, "fail_card %u %d", &index, &card_code) == 2 && index < GPUS_MAX) gpus[index].code = card_code;
+        if (sscanf(line, "hang_card %u", &index) == 1 && index < GPUS_MAX) gpus[index].hangs = 1;
         if (sscanf(line, "lost %u", &index) == 1 && index < GPUS_MAX) gpus[index].is_lost = 1;
         if (sscanf(line, "mig %u", &index) == 1 && index < GPUS_MAX) gpus[index].is_cut = 1;
         if (sscanf(line, "gpu %u %u", &gpu->total, &gpu->used) == 2) count++;
@@ -128,7 +147,7 @@ static Result look(void) {
     unsigned long long begin = now_ms();
     Result code = read_file(&hang_ms);
     while (hang_ms && now_ms() - begin < hang_ms) {
-        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+        pause_call();
         code = read_file(&hang_ms);
     }
     return is_up ? code : UNINITIALIZED;
@@ -139,30 +158,38 @@ static Gpu *card_of(Device device) { return device->slice ? &gpus[device->parent
 /* A question about one device. */
 static Result ask(Device device) {
     Result code = look();
+    while (!code && card_of(device)->hangs) {
+        pause_call();
+        code = look();
+    }
     if (code) return code;
+    if (card_of(device)->code) return card_of(device)->code;
     if (card_of(device)->is_lost) return LOST;
     return device->is_cut && has_no_parent ? NO_PERMISSION : OK;
 }
 
 Result nvmlInit_v2(void) {
+    CALL;
     unsigned hang_ms;
     read_file(&hang_ms);
     is_up = !init_code;
     return init_code;
 }
-Result nvmlShutdown(void) { is_up = 0; return OK; }
+Result nvmlShutdown(void) { CALL; is_up = 0; return OK; }
 const char *nvmlErrorString(Result code) { (void)code; return "double"; }
-Result nvmlDeviceGetCount_v2(unsigned *number) { Result code = look(); *number = count; return code; }
+Result nvmlDeviceGetCount_v2(unsigned *number) { CALL; Result code = look(); *number = count; return code; }
 
 Result nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device) {
+    CALL;
     Result code = look();
     if (code) return code;
     if (index >= count) return INVALID_ARGUMENT;
     *device = &gpus[index];
-    return gpus[index].is_lost ? LOST : OK;
+    return gpus[index].code ? gpus[index].code : gpus[index].is_lost ? LOST : OK;
 }
 
 Result nvmlDeviceGetMemoryInfo_v2(Device device, Memory *memory) {
+    CALL;
     Result code = ask(device);
     if (code) return code;
     if (is_unified) return NOT_SUPPORTED;
@@ -178,6 +205,7 @@ Result nvmlDeviceGetMemoryInfo_v2(Device device, Memory *memory) {
 }
 
 Result nvmlDeviceGetUtilizationRates(Device device, unsigned rates[2]) {
+    CALL;
     Result code = ask(device);
     if (code) return code;
     if (busy_percent > 100 || device->slice) return NOT_SUPPORTED;
@@ -187,6 +215,7 @@ Result nvmlDeviceGetUtilizationRates(Device device, unsigned rates[2]) {
 }
 
 Result nvmlDeviceGetUUID(Device device, char *text, unsigned length) {
+    CALL;
     Result code = ask(device);
     if (device->slice) snprintf(text, length, "MIG-double-%u-%u", device->parent, device->slice - 1);
     else snprintf(text, length, "GPU-double-%ld", (long)(device - gpus));
@@ -194,11 +223,13 @@ Result nvmlDeviceGetUUID(Device device, char *text, unsigned length) {
 }
 
 Result nvmlDeviceGetName(Device device, char *text, unsigned length) {
+    CALL;
     snprintf(text, length, "Double 100");
     return ask(device);
 }
 
 Result nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
+    CALL;
     Result code = ask(device);
     if (code) return code;
     *current = *pending = device->is_cut;
@@ -206,11 +237,13 @@ Result nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending)
 }
 
 Result nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *number) {
+    CALL;
     *number = SLICES;
     return ask(device);
 }
 
 Result nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *slice) {
+    CALL;
     Result code = look();
     if (code) return code;
     if (index >= SLICES) return NOT_FOUND;
@@ -221,6 +254,7 @@ Result nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device
 }
 
 Result nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *number, Process *processes) {
+    CALL;
     Result code = ask(device);
     if (code) return code;
     if (has_no_processes) return NOT_SUPPORTED;

@@ -16,13 +16,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::instance::{StartedInstance, is_well};
-use super::settings::revision;
 use super::sleep::is_awake;
 use crate::gpu::process::{
     InstanceId, InstanceRecord, PortOwnership, PortPool, ReservedPort, RunningInstance,
     port_ownership,
 };
-use crate::gpu::{HostLedger, file_state, listen_scope};
+use crate::gpu::{HostLedger, listen_scope, settings_digest};
 use crate::state::Shared;
 use crate::upstream::{ModelRuntime, Target, slot_target};
 
@@ -65,8 +64,6 @@ pub(super) struct AdoptionCheck {
 
 /// Facts of an instance that passed.
 struct CheckedInstance {
-    /// State of its files now: a later change is an update.
-    files: Option<u64>,
     slot: SlotId,
     group: LeaseGroup,
     shares: Vec<DeviceShare>,
@@ -98,7 +95,8 @@ impl AdoptionCheck {
                     keeper: Some(record.keeper),
                     port: record.port,
                     argv_digest: String::new(),
-                    files: checked.files,
+                    // A change since its start is an update, whichever gateway has seen it.
+                    files: record.files,
                 },
                 port: checked.port,
                 target: checked.target,
@@ -118,7 +116,7 @@ impl AdoptionCheck {
         let slot = slot_of(record, &self.models).ok_or("its model has no such slot any more")?;
         let model = self.models.get(&slot.model);
         let model = model.ok_or("its model is not configured any more")?;
-        if digest(model) != record.configuration_digest {
+        if settings_digest(&model.spec) != record.configuration_digest {
             return Err("the settings of its process have changed".to_owned());
         }
         let (group, shares) = self.leases(&slot, record).await?;
@@ -131,10 +129,7 @@ impl AdoptionCheck {
         if models.permits_elsewhere(&slot.model, &url) == 0 {
             serves(&self.shared, model, &target).await?;
         }
-        let spec = Arc::clone(&model.spec);
-        let files = spawn_blocking(move || file_state(&spec)).await;
         Ok(CheckedInstance {
-            files: files.unwrap_or_default(),
             slot,
             group,
             shares,
@@ -224,11 +219,6 @@ pub(super) async fn serves(
         }
     }
     Err("it does not answer its probe".to_owned())
-}
-
-/// Digest of the settings that a process is started with, as records have it.
-pub(super) fn digest(model: &ModelRuntime) -> String {
-    format!("{:016x}", revision(&model.spec))
 }
 
 /// Returns the slot that an instance is a life of; none of a model that is not configured.

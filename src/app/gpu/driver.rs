@@ -34,17 +34,19 @@ use tokio::time::{Instant, sleep_until};
 
 use claims::OwnClaims;
 
+use super::adoption::Adoption;
 use super::demand::DemandBook;
 use super::ending::{EndingOrders, HostPredecessor};
 use super::figures::HostFigures;
 use super::file_book::{FileBook, FileLook};
+use super::file_reads::FileReads;
 use super::instance::{InstanceNews, InstanceOrder};
 use super::leases::LeaseRefusal;
 use super::ledger_queue::{LedgerQueue, UnreleasedLeases};
 use super::orphans::{remove_old_logs, sweep_orphans};
 use super::outlets::{Post, ReportOutlets, SetupLine, post_reports};
 use super::recorder::HostRecorder;
-use super::settings::{EstimateFacts, EstimatedHost};
+use super::settings::{EstimateFacts, FileFacts, ReadModels};
 use super::slot_run::{PortRetry, SlotRun};
 use super::standing_orders::StandingOrdersFile;
 use super::view::GpuBoard;
@@ -78,11 +80,13 @@ enum Message {
     },
     /// Leases of such a load are to be sought again.
     LeaseAgain(Box<PortRetry>),
-    Configured(Box<EstimatedHost>),
+    Configured(Box<ReadModels>),
     SetUp(Box<SetupLine>),
-    /// States of the files of each model.
-    Files(BTreeMap<ModelId, FileLook>),
-    /// A load was measured: estimates may have changed.
+    /// Result of a check of a former gateway's process that took long.
+    Adopted(Adoption),
+    /// States of the files of each model; none where they have not answered.
+    Files(BTreeMap<ModelId, Option<FileLook>>),
+    /// A load was measured, or late files have answered: estimates may have changed.
     Measured,
     /// The ledger's answer about leases that a process has outgrown.
     Outgrown {
@@ -136,6 +140,14 @@ pub(super) struct Driver {
     /// Orders for models whose estimates are being made.
     early_orders: Vec<HostOrder>,
     files: FileBook,
+    /// Looks at the files of models, reads of them for estimates, and those of slots before a load.
+    file_looks: FileReads,
+    estimate_reads: FileReads,
+    load_reads: FileReads,
+    /// Facts of the models' files, as they have last told.
+    file_facts: BTreeMap<ModelId, FileFacts>,
+    /// Models whose files do not answer, which has been said.
+    silent_files: BTreeSet<ModelId>,
     outlooks: BTreeMap<ModelId, ReadyOutlook>,
     estimates: BTreeMap<ModelId, EstimateFacts>,
     claims: OwnClaims,
@@ -195,6 +207,11 @@ impl Driver {
             estimating: None,
             early_orders: Vec::new(),
             files: FileBook::default(),
+            file_looks: FileReads::default(),
+            estimate_reads: FileReads::default(),
+            load_reads: FileReads::default(),
+            file_facts: BTreeMap::new(),
+            silent_files: BTreeSet::new(),
             outlooks: BTreeMap::new(),
             estimates: BTreeMap::new(),
             claims: OwnClaims::default(),
@@ -347,6 +364,7 @@ impl Driver {
                 return;
             }
             Message::Files(found) => self.take_files(found),
+            Message::Adopted(adoption) => return self.settle(adoption),
             Message::Measured => return self.estimate(),
             Message::Outgrown { slot, life, result } => {
                 return self.take_outgrown(&slot, life, result);

@@ -35,14 +35,23 @@ struct FoundFiles {
 }
 
 impl FileBook {
-    /// Takes a look over; returns the models whose files have changed since they were last at rest.
-    pub fn take(&mut self, found: BTreeMap<ModelId, FileLook>) -> Vec<ModelId> {
+    /// Takes a look over; returns the models whose files have changed since they were last at rest. Files that have not
+    /// answered are as they were.
+    pub fn take(&mut self, found: BTreeMap<ModelId, Option<FileLook>>) -> Vec<ModelId> {
         self.is_looking = false;
-        let sizes = found.iter().map(|(id, look)| (id.clone(), look.bytes));
-        self.bytes = sizes.collect();
-        let states = found.into_iter();
-        let states = states.filter_map(|(id, look)| Some((id, look.state?)));
-        self.take_states(states.collect())
+        self.bytes.retain(|id, _| found.contains_key(id));
+        self.models.retain(|id, _| found.contains_key(id));
+        let answered = found.into_iter();
+        let answered = answered.filter_map(|(id, look)| Some((id, look?)));
+        let mut states = BTreeMap::new();
+        for (id, look) in answered {
+            self.bytes.insert(id.clone(), look.bytes);
+            match look.state {
+                Some(state) => drop(states.insert(id, state)),
+                None => drop(self.models.remove(&id)),
+            }
+        }
+        self.take_states(states)
     }
 
     /// Returns the size of a model's files at the latest look, bytes; none before there was one.
@@ -52,7 +61,6 @@ impl FileBook {
 
     fn take_states(&mut self, found: BTreeMap<ModelId, u64>) -> Vec<ModelId> {
         let mut changed = Vec::new();
-        self.models.retain(|id, _| found.contains_key(id));
         for (id, latest) in found {
             let Some(files) = self.models.get_mut(&id) else {
                 let settled = None;
@@ -93,5 +101,9 @@ mod tests {
         assert!(book.has_update(&id, Some(1)) && !book.has_update(&id, Some(6)));
         assert!(!book.has_update(&id, None));
         assert!(book.take_states(look(6)).is_empty());
+        book.take(BTreeMap::from([(id.clone(), None)]));
+        assert!(book.has_update(&id, Some(1)), "no answer is no change");
+        book.take(BTreeMap::new());
+        assert!(!book.has_update(&id, Some(1)), "the model is gone");
     }
 }

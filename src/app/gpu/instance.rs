@@ -11,13 +11,15 @@ use std::time::Duration;
 use infergate_core::Millis;
 use infergate_core::model::{ModelSpec, Secret, slot_url};
 use infergate_core::vram::{
-    DeviceShare, ProcessExit, ServerActivity, SlotEvent, SlotId, StartFailure,
+    DeviceShare, LeaseGroup, ProcessExit, ServerActivity, SlotEvent, SlotId, StartFailure,
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
+use super::file_reads::FileReads;
+use super::leases;
 use super::sleep::{SleepStep, perform_step};
 use crate::gpu::process::{
     ExitReport, InstanceEvent, InstanceId, InstanceSpec, PortOwnership, PortPool, ProcessId,
@@ -25,7 +27,7 @@ use crate::gpu::process::{
     prepare_cgroup_entry, probe_pause, remove_cgroup,
 };
 use crate::gpu::{
-    GpuConfig, HostReading, Launch, LaunchError, file_state, listen_scope, preset_of,
+    GpuConfig, HostLedger, HostReading, Launch, LaunchError, file_state, listen_scope, preset_of,
 };
 use crate::state::Shared;
 use crate::upstream::{ServerPost, Target, post, probe_ready, slot_target};
@@ -104,8 +106,10 @@ pub(super) struct InstanceTask {
     pub instance: Option<InstanceId>,
     pub shares: Vec<DeviceShare>,
     pub reading: Arc<HostReading>,
-    pub lease_epoch: u64,
-    pub digest: String,
+    pub reads: FileReads,
+    pub ledger: Arc<HostLedger>,
+    /// Leases of the life.
+    pub leases: Option<LeaseGroup>,
     pub news: mpsc::Sender<InstanceNews>,
 }
 
@@ -113,10 +117,14 @@ impl InstanceTask {
     /// Runs the life to its end.
     pub async fn run(self, orders: mpsc::Receiver<InstanceOrder>) {
         let key = format!("{:032x}", fastrand::u128(..));
-        let spec = Arc::clone(&self.spec);
-        let files = spawn_blocking(move || file_state(&spec)).await;
-        let files = files.unwrap_or_default();
-        let (running, port, argv_digest) = match self.start(&key).await {
+        let started = match self.present_files().await {
+            Ok(files) => self
+                .start(&key, files)
+                .await
+                .map(|started| (files, started)),
+            Err(reason) => Err((StartFailure::WeightsMissing, reason)),
+        };
+        let (files, (running, port, argv_digest)) = match started {
             Ok(started) => started,
             Err((failure, reason)) => {
                 let event = SlotEvent::NotStarted(failure);
@@ -152,17 +160,30 @@ impl InstanceTask {
         self.watch((running, orders), progress, "").await;
     }
 
+    /// Returns the state of the model's files.
+    ///
+    /// # Errors
+    /// A sentence: they are not there, or do not answer.
+    async fn present_files(&self) -> Result<Option<u64>, String> {
+        let look = |spec: &ModelSpec| {
+            let process = spec.process.as_ref();
+            let path = process.and_then(|process| process.model_path.as_deref());
+            match path.filter(|path| !path.exists()) {
+                Some(path) => Err(format!("{} is not there", path.display())),
+                None => Ok(file_state(spec)),
+            }
+        };
+        let asked = (self.slot.to_string(), Arc::clone(&self.spec));
+        let found = self.reads.read(asked, look, || {}).await;
+        found.unwrap_or_else(|| Err("the files of the model do not answer".to_owned()))
+    }
+
     async fn start(
         &self,
         key: &str,
+        files: Option<u64>,
     ) -> Result<(RunningInstance, ReservedPort, String), (StartFailure, String)> {
         let failed = |reason: String| (StartFailure::CommandFailed, reason);
-        let process = self.spec.process.as_ref();
-        let path = process.and_then(|process| process.model_path.as_deref());
-        if let Some(path) = path.filter(|path| !path.exists()) {
-            let reason = format!("{} is not there", path.display());
-            return Err((StartFailure::WeightsMissing, reason));
-        }
         let port = self.ports.take(fastrand::u32(..));
         let port = port.map_err(|error| failed(error.to_string()))?;
         let named = self.instance.clone().map(Ok);
@@ -178,8 +199,8 @@ impl InstanceTask {
             devices: &self.reading.devices,
             port: port.port(),
             api_key: key,
-            lease_epoch: self.lease_epoch,
-            digest: &self.digest,
+            lease_epoch: self.leases.as_ref().map_or(0, |leases| leases.epoch),
+            files,
         };
         let specification = launch.specification();
         let mut specification =
@@ -191,7 +212,8 @@ impl InstanceTask {
             // Not waited for: the start of the keeper takes as long.
             drop(spawn_blocking(prepare_cgroup_entry));
         }
-        let running = RunningInstance::start(Path::new(PROGRAM), specification).await;
+        let hand_over = |keeper| self.hand_over(keeper);
+        let running = RunningInstance::start(Path::new(PROGRAM), specification, hand_over).await;
         match running {
             Ok(running) => Ok((running, port, digest)),
             Err(error) => {
@@ -199,6 +221,16 @@ impl InstanceTask {
                 Err(failed(error.to_string()))
             }
         }
+    }
+
+    /// Gives the leases of the life to its keeper.
+    async fn hand_over(&self, keeper: ProcessId) -> Result<(), String> {
+        let Some(group) = self.leases.clone() else {
+            return Ok(());
+        };
+        let (ledger, slot) = (Arc::clone(&self.ledger), self.slot.to_string());
+        let changed = spawn_blocking(move || leases::hand_over(&ledger, &slot, &group, keeper));
+        changed.await.map_err(|error| error.to_string())?
     }
 
     /// Makes the control group of the instance. Without one its limits are those of single processes.

@@ -77,22 +77,21 @@ pub(super) fn hold(ledger: &HostLedger, slot: &str, group: &LeaseGroup) {
     }
 }
 
-/// Gives the leases to the keeper of the process, which ends after it.
-pub(super) fn hand_over(ledger: &HostLedger, slot: &str, group: &LeaseGroup, keeper: ProcessId) {
-    let holder = match ledger.host().slot_holder(slot, keeper.pid) {
-        Ok(holder) => holder,
-        // It has ended already: the end is told by other means.
-        Err(_) => return,
-    };
-    match ledger.change(|ledger, _| ledger.hand_over(group, &holder)) {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            tracing::warn!(slot, %error, "a model's process has started and its leases are gone: its memory may be leased to others");
-        }
-        Err(error) => {
-            tracing::warn!(slot, %error, "the leases of a model stay with the gateway");
-        }
-    }
+/// Gives the leases to the keeper of a process that is to be started, which ends after it.
+///
+/// # Errors
+/// A sentence: the leases are gone, or the ledger cannot be used. The process must not start.
+pub(super) fn hand_over(
+    ledger: &HostLedger,
+    slot: &str,
+    group: &LeaseGroup,
+    keeper: ProcessId,
+) -> Result<(), String> {
+    let holder = ledger.host().slot_holder(slot, keeper.pid);
+    let holder = holder.map_err(|error| error.to_string())?;
+    let changed = ledger.change(|ledger, _| ledger.hand_over(group, &holder));
+    let handed_over = changed.map_err(|error| error.to_string())?;
+    handed_over.map_err(|error| error.to_string())
 }
 
 /// Need of a model that waits for memory of others.

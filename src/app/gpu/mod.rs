@@ -9,6 +9,7 @@ mod driver;
 mod ending;
 mod figures;
 mod file_book;
+mod file_reads;
 mod instance;
 mod lease_controls;
 mod leases;

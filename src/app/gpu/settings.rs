@@ -1,4 +1,4 @@
-//! Settings of the pool, from those of the models and of the host. Estimates read files, and block for as long.
+//! Settings of the pool, from those of the models and of the host. Facts of files are read before, one model at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,15 +8,15 @@ use std::sync::Arc;
 use infergate_core::model::{ModelSpec, ProcessSpec, UnknownVram, UpdateChoice};
 use infergate_core::vram::estimate::{EstimateSource, ManifestExcess};
 use infergate_core::vram::{
-    self, DemandSettings, LoadParallel, PlacementRequest, PoolConfig, PoolModel, SlotLimits, Split,
-    StoredModel, SwapRule,
+    self, DemandSettings, LoadParallel, PlacementRequest, PlannedModel, PoolConfig, PoolModel,
+    SlotLimits, Split, StoredModel, SwapRule,
 };
 use infergate_core::{Millis, ModelId};
 
 use super::sleep::can_sleep;
 use crate::gpu::{
     GpuConfig, HostReading, ManagedEstimate, MeasuredSettings, MeasuredStore, SwapConfig,
-    SwapPolicy, estimate_managed,
+    SwapPolicy, estimate_managed, managed_model,
 };
 
 /// Urgency of a model without a request.
@@ -35,26 +35,83 @@ pub(super) struct EstimateFacts {
     pub excess: Option<ManifestExcess>,
 }
 
+/// Models with what their files have told.
+pub(super) struct ReadModels {
+    pub specs: Vec<Arc<ModelSpec>>,
+    pub gpu: Arc<GpuConfig>,
+    /// Room of the largest device, MiB.
+    pub largest_mib: u64,
+    /// Facts of each model; none where its files have not answered, and where it has no process.
+    pub facts: BTreeMap<ModelId, Option<Option<FileFacts>>>,
+}
+
 /// Settings of the pool, with the estimates that they stand on.
 pub(super) struct EstimatedHost {
     pub pool: PoolConfig,
     pub estimates: BTreeMap<ModelId, EstimateFacts>,
 }
 
+/// Facts of a model that its files tell.
+#[derive(Clone)]
+pub(super) struct FileFacts {
+    estimate: ManagedEstimate,
+    /// Size of its files, bytes.
+    stored_bytes: u64,
+}
+
+impl FileFacts {
+    /// Reads the files of a model; none without a process. Blocks for as long as the disk takes.
+    pub fn read(
+        spec: &ModelSpec,
+        gpu: &GpuConfig,
+        store: &MeasuredStore,
+        reading: &HostReading,
+    ) -> Option<FileFacts> {
+        let measured = measured_mib(spec, store, reading);
+        Some(FileFacts {
+            estimate: estimate_managed(spec, gpu, &measured)?,
+            stored_bytes: stored_bytes(spec),
+        })
+    }
+
+    /// Returns the facts of a model whose files have never answered; none where nothing else tells its memory.
+    fn without_files(spec: &ModelSpec, gpu: &GpuConfig) -> Option<FileFacts> {
+        let model = managed_model(spec)?;
+        let mib = Some(spec.vram.mib).filter(|mib| *mib > 0)?;
+        Some(FileFacts {
+            estimate: ManagedEstimate {
+                planned: PlannedModel {
+                    model,
+                    mib: Some(mib),
+                    context_mib: gpu.context_mib,
+                },
+                source: Some(EstimateSource::Manifest),
+                measured_mib: None,
+                excess: None,
+                notes: Vec::new(),
+            },
+            stored_bytes: 0,
+        })
+    }
+}
+
 /// Settings of all managed models. `largest_mib`: room of the largest device, which a model takes alone whose memory is
-/// not known.
+/// not known. A model without `facts` is left out unless its memory is configured.
 pub(super) fn host_settings(
     specs: &[Arc<ModelSpec>],
     (gpu, largest_mib): (&GpuConfig, u64),
-    store: &MeasuredStore,
-    reading: &HostReading,
+    facts: &BTreeMap<ModelId, FileFacts>,
 ) -> EstimatedHost {
     let (mut models, mut estimates) = (BTreeMap::new(), BTreeMap::new());
     for spec in specs {
-        let measured = measured_mib(spec, store, reading);
-        let Some(estimate) = estimate_managed(spec, gpu, &measured) else {
+        let known = facts.get(&spec.id).cloned();
+        let known = known.or_else(|| FileFacts::without_files(spec, gpu));
+        let (Some(mut known), Some(model)) = (known, managed_model(spec)) else {
             continue;
         };
+        // Facts may be of a former configuration, where the files do not answer any more.
+        known.estimate.planned.model = model;
+        let estimate = &known.estimate;
         let facts = EstimateFacts {
             mib: estimate.planned.mib,
             source: estimate.source.map(EstimateSource::name),
@@ -62,7 +119,7 @@ pub(super) fn host_settings(
             excess: estimate.excess,
         };
         estimates.insert(spec.id.clone(), facts);
-        models.insert(spec.id.clone(), pool_model(spec, &estimate, largest_mib));
+        models.insert(spec.id.clone(), pool_model(spec, &known, largest_mib));
     }
     EstimatedHost {
         pool: pool_config(gpu, models),
@@ -113,7 +170,8 @@ pub(super) fn demand_settings(swap: &SwapConfig) -> DemandSettings {
     }
 }
 
-fn pool_model(spec: &ModelSpec, estimate: &ManagedEstimate, largest_mib: u64) -> PoolModel {
+fn pool_model(spec: &ModelSpec, facts: &FileFacts, largest_mib: u64) -> PoolModel {
+    let estimate = &facts.estimate;
     let model = &estimate.planned.model;
     let is_exclusive =
         estimate.planned.mib.is_none() && matches!(model.unknown, UnknownVram::Exclusive);
@@ -142,7 +200,7 @@ fn pool_model(spec: &ModelSpec, estimate: &ManagedEstimate, largest_mib: u64) ->
             .is_some_and(can_sleep)
             .then_some(estimate.planned.context_mib),
         stored: StoredModel {
-            bytes: stored_bytes(spec),
+            bytes: facts.stored_bytes,
             rate_mib: None,
         },
         limits: SlotLimits {
@@ -160,8 +218,8 @@ fn pool_model(spec: &ModelSpec, estimate: &ManagedEstimate, largest_mib: u64) ->
     }
 }
 
-/// Returns the number of the settings that a process is started with. Later changes are none of them.
-pub(super) fn revision(spec: &ModelSpec) -> u64 {
+/// Returns the number of the settings that a process is started with, for comparisons within this process.
+fn revision(spec: &ModelSpec) -> u64 {
     let mut hasher = DefaultHasher::new();
     let process = spec.process.clone().map(|process| ProcessSpec {
         update: UpdateChoice::default(),

@@ -19,8 +19,10 @@ pub(super) struct HolderMemory {
     pub pid: u32,
     /// Sum of the holder's leases there.
     pub leased_mib: u64,
-    /// The use may not have reached its height, so that it cannot be told from that of others.
+    /// The use rises or falls, so that it cannot be told from that of others.
     pub is_changing: bool,
+    /// The process has ended, and its memory is awaited.
+    pub is_gone: bool,
     /// Generation at the newest grant.
     pub epoch: u64,
     /// Memory of others at that grant.
@@ -111,7 +113,9 @@ impl MemoryAccount {
         };
         let mut attributed = Attribution::default();
         for holder in holders {
-            attributed.add(holder, view.use_of(holder.pid));
+            // What is left of one that has ended belongs to no process that the driver lists.
+            let used_mib = view.use_of(holder.pid).filter(|_| !holder.is_gone);
+            attributed.add(holder, used_mib);
         }
         account.outside_mib = attributed.outside(used_mib);
         account.over_lease_mib = attributed.over_lease_mib;
@@ -212,6 +216,7 @@ mod tests {
             pid,
             leased_mib,
             is_changing: true,
+            is_gone: false,
             epoch: 7,
             outside_mib: 0,
         }
@@ -283,6 +288,17 @@ mod tests {
         };
         let account = MemoryAccount::of(&view, &[ready], NOW);
         assert_eq!(account.outside_mib, 0, "all that is used may be its own");
+    }
+
+    #[test]
+    fn memory_of_a_process_that_ended_is_within_its_lease_and_counts_once() {
+        let gone = HolderMemory {
+            is_gone: true,
+            ..holder(1, 4000)
+        };
+        let account = MemoryAccount::of(&view(Some(4000), Some(&[])), &[gone], NOW);
+        assert_eq!(account.outside_mib, 0);
+        assert_eq!(account.free, FreeMemory::Known(5500));
     }
 
     #[test]

@@ -52,6 +52,7 @@ impl Ledger {
         views: &[DeviceView],
         now: HostTime,
     ) -> Result<JobStep, AcquireError> {
+        self.free_returned(views);
         let rooms: Vec<DeviceRoom> = views
             .iter()
             .map(|view| DeviceRoom::of(view, &self.account(view, now)))

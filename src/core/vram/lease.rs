@@ -123,11 +123,9 @@ pub struct Lease {
     pub priority: u8,
     /// Moment of the grant.
     pub granted_ms: HostTime,
-    /// Moment of the last renewal.
-    pub renewed_ms: HostTime,
-    /// End without a renewal, for holders whose process cannot be seen; `None` lasts as long as the process.
+    /// Moment at which its holder was found to be gone; `None` while it is not.
     #[serde(default)]
-    pub expires_ms: Option<HostTime>,
+    pub reclaiming_since_ms: Option<HostTime>,
 }
 
 /// Leases of one grant, and the epoch that proves which grant is meant.

@@ -1,7 +1,8 @@
 //! The ledger of a host: leases and claims of all holders, and the verbs that change them.
 //!
 //! Not its store, which keeps the value and runs one verb at a time. A grant leaves on each device leases + reserve +
-//! memory of others within the total; other verbs only free memory. Every change has a generation of its own. At most
+//! memory of others within the total; other verbs only free memory. Memory of a holder that has ended is granted to no
+//! other one before it can have returned. Every change has a generation of its own. At most
 //! [`LEASES_MAX`] leases and [`CLAIMS_MAX`] claims.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +18,7 @@ use super::host_time::HostTime;
 use super::lease::{
     Claim, ClaimId, GroupId, Holder, HolderKind, HolderLife, Lease, LeaseGroup, LeaseId, LeaseState,
 };
-use crate::Millis;
+use super::slot::RECLAIM_MAX;
 
 /// Version of the file's layout.
 pub const LEDGER_VERSION: u32 = 1;
@@ -25,8 +26,6 @@ pub const LEDGER_VERSION: u32 = 1;
 const LEASES_MAX: usize = 65_536;
 /// Claims there may be: more commands than a host would let wait.
 const CLAIMS_MAX: usize = 4096;
-/// Time from a renewal to the end of a lease whose holder cannot be seen: three renewals of 5 s.
-const RENEWAL_TTL: Millis = Millis::from_secs(15);
 
 /// Reason why leases are not granted; the ledger is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -141,7 +140,8 @@ impl Ledger {
             .iter()
             .filter(|lease| lease.device == view.info.id);
         for lease in on_device {
-            // A command's memory grows while it runs; that of a slot stands once its load is over.
+            // A command's memory grows while it runs; that of a slot stands between its load and its end.
+            let is_gone = lease.state == LeaseState::Reclaiming;
             let is_changing =
                 lease.holder.kind == HolderKind::Job || lease.state != LeaseState::Held;
             let holder = holders
@@ -150,11 +150,13 @@ impl Ledger {
                     pid: lease.holder.pid,
                     leased_mib: 0,
                     is_changing: false,
+                    is_gone: true,
                     epoch: 0,
                     outside_mib: 0,
                 });
             holder.leased_mib += lease.mib;
             holder.is_changing |= is_changing;
+            holder.is_gone &= is_gone;
             if lease.epoch >= holder.epoch {
                 holder.epoch = lease.epoch;
                 holder.outside_mib = lease.outside_mib;
@@ -176,6 +178,7 @@ impl Ledger {
         views: &[DeviceView],
         now: HostTime,
     ) -> Result<LeaseGroup, AcquireError> {
+        self.free_returned(views);
         if self.leases.len() + shares.len() > LEASES_MAX {
             return Err(AcquireError::Full);
         }
@@ -201,8 +204,7 @@ impl Ledger {
                 holder: holder.clone(),
                 priority,
                 granted_ms: now,
-                renewed_ms: now,
-                expires_ms: None,
+                reclaiming_since_ms: None,
             });
         }
         Ok(LeaseGroup { id: group, epoch })
@@ -224,7 +226,9 @@ impl Ledger {
         let mut outside_mib = Vec::with_capacity(shares.len());
         for share in shares {
             let mut own = self.leases.iter().filter(|lease| is_of(lease, group));
-            let lease = own.find(|lease| lease.device == share.device);
+            let lease = own.find(|lease| {
+                lease.device == share.device && lease.state != LeaseState::Reclaiming
+            });
             let lease = lease.ok_or_else(|| AcquireError::Device(share.device.clone()))?;
             outside_mib.push(match share.mib > lease.mib {
                 true => self.room_to_grow(lease, share.mib, views, now)?,
@@ -314,17 +318,6 @@ impl Ledger {
         self.change(group, |lease| lease.holder = holder.clone())
     }
 
-    /// Moves the end of a group's leases: their holder, which others may not see, is there.
-    ///
-    /// # Errors
-    /// The group is not there.
-    pub fn renew(&mut self, group: &LeaseGroup, now: HostTime) -> Result<(), StaleLease> {
-        self.change(group, |lease| {
-            lease.renewed_ms = now;
-            lease.expires_ms = Some(now + RENEWAL_TTL);
-        })
-    }
-
     /// Frees the leases of a group.
     ///
     /// # Errors
@@ -339,20 +332,64 @@ impl Ledger {
         Ok(())
     }
 
-    /// Frees leases and claims of holders that are gone, claims whose wait is over, and leases that were not renewed
-    /// by a holder that cannot be seen.
+    /// Frees claims of holders that are gone, and claims whose wait is over.
+    ///
+    /// Leases of holders that are gone wait for their memory: until [`Ledger::free_returned`] finds it back, at most for
+    /// [`RECLAIM_MAX`]. Memory that is in use beyond that counts as memory of others. Holders that cannot be seen from here
+    /// are not judged.
     pub fn expire(&mut self, now: HostTime, life: impl Fn(&Holder) -> HolderLife) {
         let before = self.leases.len() + self.claims.len();
-        self.leases.retain(|lease| match life(&lease.holder) {
-            HolderLife::Alive => true,
-            HolderLife::Dead => false,
-            HolderLife::Unknown => lease.expires_ms.is_none_or(|end| now < end),
+        let mut ended = 0;
+        self.leases.retain_mut(|lease| {
+            if let Some(since) = lease.reclaiming_since_ms {
+                return now.since(since) < RECLAIM_MAX;
+            }
+            if life(&lease.holder) == HolderLife::Dead {
+                lease.state = LeaseState::Reclaiming;
+                lease.reclaiming_since_ms = Some(now);
+                ended += 1;
+            }
+            true
         });
         self.claims
             .retain(|claim| now < claim.until_ms && life(&claim.holder) != HolderLife::Dead);
-        if self.leases.len() + self.claims.len() != before {
+        if ended > 0 || self.leases.len() + self.claims.len() != before {
             self.next_generation();
         }
+    }
+
+    /// Frees leases of holders that are gone whose memory is not needed to bound what others are granted.
+    ///
+    /// Takes a later sample with the use of every other holder there: memory that is still in use belongs to none of them,
+    /// and counts as that of others. Without such figures, no more may be in use than before the grant.
+    pub fn free_returned(&mut self, views: &[DeviceView]) {
+        let returned = self.leases.iter();
+        let returned = returned.filter(|lease| self.has_returned(lease, views));
+        let returned: BTreeSet<LeaseId> = returned.map(|lease| lease.id.clone()).collect();
+        if !returned.is_empty() {
+            self.leases.retain(|lease| !returned.contains(&lease.id));
+            self.next_generation();
+        }
+    }
+
+    fn has_returned(&self, lease: &Lease, views: &[DeviceView]) -> bool {
+        let mut views = views.iter().filter(|view| view.info.id == lease.device);
+        let (Some(since), Some(view)) = (lease.reclaiming_since_ms, views.next()) else {
+            return false;
+        };
+        let (Some(sample), Some(used_mib)) = (&view.sample, view.used_mib()) else {
+            return false;
+        };
+        let mut others = self
+            .leases
+            .iter()
+            .filter(|other| other.device == lease.device && other.state != LeaseState::Reclaiming);
+        sample.taken_at >= since
+            && match &sample.processes {
+                Some(_) => others.all(|other| view.use_of(other.holder.pid).is_some()),
+                // Only an empty device tells what the holder has given back.
+                None => others.next().is_none() && used_mib <= lease.outside_mib,
+            }
     }
 
     /// Records a need that waits until `until`.
@@ -470,6 +507,8 @@ impl Ledger {
 
     fn change(&mut self, group: &LeaseGroup, set: impl Fn(&mut Lease)) -> Result<(), StaleLease> {
         let own = self.leases.iter_mut().filter(|lease| is_of(lease, group));
+        // The end of a holder is not taken back.
+        let own = own.filter(|lease| lease.state != LeaseState::Reclaiming);
         let mut changed = 0;
         for lease in own {
             set(lease);

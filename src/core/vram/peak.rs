@@ -164,8 +164,7 @@ mod tests {
             },
             priority: 5,
             granted_ms: HostTime(1),
-            renewed_ms: HostTime(1),
-            expires_ms: None,
+            reclaiming_since_ms: None,
         }
     }
 

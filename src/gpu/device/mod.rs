@@ -2,6 +2,7 @@
 //!
 //! Not the account of what is free, which the core works out.
 
+mod card_looks;
 mod nvml;
 mod ram;
 mod simulated;

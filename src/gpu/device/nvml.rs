@@ -1,18 +1,23 @@
 //! NVIDIA devices, through the driver's own library, which is loaded at run time.
 //!
 //! Only reads: no setting of a card is changed. Without the library there are no devices, which is a sentence and no
-//! fault. Slices (MIG) take the place of their card. Figures that a driver does not give are `None`.
+//! fault. Slices (MIG) take the place of their card. Figures that a driver does not give are `None`. A card that fails or
+//! hangs stays in the list as it was, without a sample; the others are measured.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
 use infergate_core::vram::{DeviceId, DeviceInfo, DeviceKind, DeviceSample, HostTime, ProcessUse};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
+use super::card_looks::CardLooks;
 use super::ram::{RAM_DEVICE, RamDevice};
 use super::source::{DeviceError, DeviceSource};
+use crate::telemetry::host_time;
 
 /// Problem of a host without the driver.
 pub const NO_LIBRARY: &str = "no NVIDIA driver library (libnvidia-ml.so.1)";
@@ -24,16 +29,42 @@ const SLICES_MAX: u32 = 7;
 /// Inode of the first pid namespace of a host (`PROC_PID_INIT_INO` of Linux). In another one, as in a container, the
 /// driver's pids are not those of `/proc`.
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+/// Problem of a card whose driver's call hangs.
+const NO_ANSWER: &str = "the driver does not answer";
+/// Problem of a device that its card does not list.
+const GONE: &str = "the device is not there any more";
 /// The devices that this process itself is limited to.
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The library, loaded; unloaded by drop.
+/// The library, loaded; unloaded by drop, once no card hangs.
 pub struct NvmlDevices {
-    nvml: Nvml,
-    /// Entries of `CUDA_VISIBLE_DEVICES`, where that is set.
-    visible: Option<Vec<String>>,
-    /// The driver's pids are those of `/proc` here.
-    knows_pids: bool,
+    driver: Arc<NvmlDriver>,
+    looks: CardLooks<Result<Vec<LookedDevice>, CardFault>>,
+    found: RefCell<FoundCards>,
+}
+
+/// Cards as the latest list has found them.
+#[derive(Default)]
+struct FoundCards {
+    /// Devices by the index of their card. A card that fails keeps its own: it is not gone.
+    devices: BTreeMap<u32, Vec<DeviceInfo>>,
+    /// Samples that the list has taken and that were not asked for yet.
+    samples: BTreeMap<DeviceId, DeviceSample>,
+    problem: Option<String>,
+}
+
+/// A device with its figures.
+struct LookedDevice {
+    info: DeviceInfo,
+    sample: DeviceSample,
+}
+
+/// Reason why a card does not tell its devices.
+enum CardFault {
+    /// The driver has lost it: it is as one that is not there.
+    Lost,
+    /// The driver fails.
+    Failed(String),
 }
 
 impl NvmlDevices {
@@ -66,33 +97,75 @@ impl NvmlDevices {
                 .collect()
         };
         let namespace = std::fs::metadata("/proc/self/ns/pid");
-        Ok(Some(NvmlDevices {
+        let driver = Arc::new(NvmlDriver {
             nvml,
             visible: visible.map(split),
             knows_pids: namespace.is_ok_and(|file| file.ino() == FIRST_PID_NAMESPACE),
+        });
+        let looker = Arc::clone(&driver);
+        Ok(Some(NvmlDevices {
+            driver,
+            looks: CardLooks::new(move |index| looker.look(index)),
+            found: RefCell::default(),
         }))
     }
+}
 
-    /// Calls `each` with every device that may be used: identity, place, kind and handle. A lost card is left out, as one
-    /// that is not there.
-    fn for_each(
-        &self,
-        mut each: impl FnMut(&str, u32, DeviceKind, &Device<'_>) -> Result<(), NvmlError>,
-    ) -> Result<(), NvmlError> {
-        for index in 0..self.nvml.device_count()? {
-            match self.for_card(index, &mut each) {
-                Err(NvmlError::GpuLost) => tracing::debug!(index, "the driver has lost a card"),
-                result => result?,
-            }
+/// The library with what this process may use of it.
+struct NvmlDriver {
+    nvml: Nvml,
+    /// Entries of `CUDA_VISIBLE_DEVICES`, where that is set.
+    visible: Option<Vec<String>>,
+    /// The driver's pids are those of `/proc` here.
+    knows_pids: bool,
+}
+
+impl NvmlDriver {
+    /// Reads the devices of a card that may be used, with their figures.
+    fn look(&self, index: u32) -> Result<Vec<LookedDevice>, CardFault> {
+        let mut looked = Vec::new();
+        let asked = self.for_card(index, &mut |uuid, kind, device| {
+            looked.push(self.looked(uuid, index, kind, device)?);
+            Ok(())
+        });
+        match asked {
+            Ok(()) => Ok(looked),
+            Err(NvmlError::GpuLost) => Err(CardFault::Lost),
+            Err(error) => Err(CardFault::Failed(error.to_string())),
         }
-        Ok(())
     }
 
-    /// Calls `each` with a card, or with its slices.
+    fn looked(
+        &self,
+        uuid: &str,
+        index: u32,
+        kind: DeviceKind,
+        device: &Device<'_>,
+    ) -> Result<LookedDevice, NvmlError> {
+        let (kind, total_mib) = match device.memory_info() {
+            Ok(memory) => (kind, memory.total / MIB),
+            // The card uses the memory of the host.
+            Err(NvmlError::NotSupported) => (DeviceKind::Ram, host_total_mib()),
+            Err(NvmlError::FailedToLoadSymbol(_)) => (kind, 0),
+            Err(error) => return Err(error),
+        };
+        Ok(LookedDevice {
+            info: DeviceInfo {
+                id: uuid.into(),
+                index,
+                name: device.name().unwrap_or_default().into(),
+                total_mib,
+                kind,
+            },
+            sample: self.sample_of(device, host_time())?,
+        })
+    }
+
+    /// Calls `each` with a card, or with its slices: identity, kind and handle.
     fn for_card(
         &self,
         index: u32,
-        each: &mut impl FnMut(&str, u32, DeviceKind, &Device<'_>) -> Result<(), NvmlError>,
+        each: &mut impl FnMut(&str, DeviceKind, &Device<'_>) -> Result<(), NvmlError>,
     ) -> Result<(), NvmlError> {
         let card = self.nvml.device_by_index(index)?;
         let is_cut = match card.mig_mode() {
@@ -106,7 +179,7 @@ impl NvmlDevices {
         if !is_cut {
             let uuid = card.uuid()?;
             return match self.is_visible(&uuid, Some(index)) {
-                true => each(&uuid, index, DeviceKind::Gpu, &card),
+                true => each(&uuid, DeviceKind::Gpu, &card),
                 false => Ok(()),
             };
         }
@@ -115,7 +188,7 @@ impl NvmlDevices {
             if let Ok(slice) = card.mig_device_by_index(place) {
                 let uuid = slice.uuid()?;
                 if self.is_visible(&uuid, None) {
-                    each(&uuid, index, DeviceKind::Mig, &slice)?;
+                    each(&uuid, DeviceKind::Mig, &slice)?;
                 }
             }
         }
@@ -163,42 +236,66 @@ fn utilization(device: &Device<'_>) -> Option<u8> {
 
 impl DeviceSource for NvmlDevices {
     fn driver_version(&self) -> Option<String> {
-        self.nvml.sys_driver_version().ok()
+        self.driver.nvml.sys_driver_version().ok()
     }
 
     fn list(&self) -> Result<Vec<DeviceInfo>, DeviceError> {
-        let mut devices = Vec::new();
-        let listed = self.for_each(|uuid, index, kind, device| {
-            let (kind, total_mib) = match device.memory_info() {
-                Ok(memory) => (kind, memory.total / MIB),
-                // The card uses the memory of the host.
-                Err(NvmlError::NotSupported) => (DeviceKind::Ram, host_total_mib()),
-                Err(NvmlError::FailedToLoadSymbol(_)) => (kind, 0),
-                Err(error) => return Err(error),
-            };
-            devices.push(DeviceInfo {
-                id: uuid.into(),
-                index,
-                name: device.name().unwrap_or_default().into(),
-                total_mib,
-                kind,
-            });
-            Ok(())
-        });
-        listed.map_err(|error| failed("list of devices", &error))?;
-        Ok(devices)
+        let count = self.driver.nvml.device_count();
+        let count = count.map_err(|error| failed("list of devices", &error))?;
+        let looked = self.looks.look_at(0..count);
+        let mut found = self.found.borrow_mut();
+        found.devices.retain(|index, _| *index < count);
+        found.samples.clear();
+        let mut problems = Vec::new();
+        for (index, answer) in looked {
+            match answer {
+                Some(Ok(devices)) => {
+                    let infos = devices.iter().map(|device| device.info.clone());
+                    found.devices.insert(index, infos.collect());
+                    let samples = devices.into_iter().map(|it| (it.info.id, it.sample));
+                    found.samples.extend(samples);
+                }
+                Some(Err(CardFault::Lost)) => {
+                    tracing::debug!(index, "the driver has lost a card");
+                    found.devices.remove(&index);
+                }
+                Some(Err(CardFault::Failed(why))) => problems.push(format!("card {index}: {why}")),
+                None => problems.push(format!("card {index}: {NO_ANSWER}")),
+            }
+        }
+        let devices: Vec<DeviceInfo> = found.devices.values().flatten().cloned().collect();
+        found.problem = (!problems.is_empty()).then(|| problems.join("; "));
+        match &found.problem {
+            Some(problem) if devices.is_empty() => Err(failed("list of devices", problem)),
+            _ => Ok(devices),
+        }
     }
 
-    fn sample(&self, device: &DeviceId, now: HostTime) -> Result<DeviceSample, DeviceError> {
-        let mut sampled = None;
-        let asked = self.for_each(|uuid, _, _, handle| {
-            if uuid == device.as_str() {
-                sampled = Some(self.sample_of(handle, now)?);
+    fn problem(&self) -> Option<String> {
+        self.found.borrow().problem.clone()
+    }
+
+    fn sample(&self, device: &DeviceId, _: HostTime) -> Result<DeviceSample, DeviceError> {
+        let mut found = self.found.borrow_mut();
+        if let Some(sample) = found.samples.remove(device) {
+            return Ok(sample);
+        }
+        let mut cards = found.devices.iter();
+        let card = cards.find(|(_, infos)| infos.iter().any(|info| info.id == *device));
+        let looked = card.map(|(index, _)| self.looks.look_at(std::iter::once(*index)));
+        let why: &dyn std::fmt::Display = match looked.and_then(|mut looked| looked.pop()) {
+            Some((_, Some(Ok(devices)))) => {
+                let mut devices = devices.into_iter();
+                match devices.find(|it| it.info.id == *device) {
+                    Some(looked) => return Ok(looked.sample),
+                    None => &GONE,
+                }
             }
-            Ok(())
-        });
-        asked.map_err(|error| failed(device.as_str(), &error))?;
-        sampled.ok_or_else(|| failed(device.as_str(), &"the device is not there any more"))
+            Some((_, Some(Err(CardFault::Failed(why))))) => &why.clone(),
+            Some((_, None)) => &NO_ANSWER,
+            Some((_, Some(Err(CardFault::Lost)))) | None => &GONE,
+        };
+        Err(failed(device.as_str(), why))
     }
 }
 

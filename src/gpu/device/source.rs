@@ -28,6 +28,11 @@ pub trait DeviceSource {
         None
     }
 
+    /// Returns what the latest list could not tell of single cards, for people; none where all have answered.
+    fn problem(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the figures of a device. Processes are not attributed to holders yet.
     ///
     /// # Errors

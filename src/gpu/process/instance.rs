@@ -45,6 +45,9 @@ pub enum InstanceError {
     /// The keeper cannot do it.
     #[error("{0}")]
     Rejected(String),
+    /// The leases cannot be given to the keeper.
+    #[error("its leases cannot be given to its keeper: {0}")]
+    HandOver(String),
     /// The keeper has ended, or does not answer.
     #[error("the keeper does not answer")]
     NoAnswer,
@@ -91,13 +94,15 @@ enum KeeperEnd {
 }
 
 impl RunningInstance {
-    /// Starts an instance: `program` is this binary, as `/proc/self/exe`.
+    /// Starts an instance: `program` is this binary, as `/proc/self/exe`. Calls `hand_over` with the keeper, before which
+    /// there is no process: leases are the keeper's from then on, whatever becomes of this gateway.
     ///
     /// # Errors
-    /// The keeper or the process cannot be started: nothing is left of it.
-    pub async fn start(
+    /// The keeper or the process cannot be started, or the hand-over fails: nothing is left of it.
+    pub async fn start<F: Future<Output = Result<(), String>>>(
         program: &Path,
         spec: InstanceSpec,
+        hand_over: impl FnOnce(ProcessId) -> F,
     ) -> Result<RunningInstance, InstanceError> {
         let (own, theirs) = StdUnixStream::pair()?;
         own.set_nonblocking(true)?;
@@ -113,8 +118,16 @@ impl RunningInstance {
             keeper: Some(keeper),
             end: None,
         };
-        let start = KeeperCommand::Start(Box::new(spec));
-        let error = match running.call(&start).await {
+        let keeper = running.keeper.as_ref();
+        let handed_over = match keeper.and_then(|keeper| ProcessId::of(keeper.id())) {
+            Some(keeper) => hand_over(keeper).await.map_err(InstanceError::HandOver),
+            None => Err(InstanceError::NoAnswer),
+        };
+        let answer = match handed_over {
+            Ok(()) => running.call(&KeeperCommand::Start(Box::new(spec))).await,
+            Err(error) => Err(error),
+        };
+        let error = match answer {
             Ok(KeeperEvent::Started { main }) => {
                 running.main = main;
                 return Ok(running);
@@ -364,10 +377,12 @@ mod tests {
             devices: Vec::new(),
             lease_epoch: 0,
             configuration_digest: String::new(),
+            files: None,
             api_key: String::new(),
         };
         // Any program that goes on and reads no command.
-        let error = RunningInstance::start(Path::new("/usr/bin/yes"), spec).await;
+        let kept = async |_| Ok(());
+        let error = RunningInstance::start(Path::new("/usr/bin/yes"), spec, kept).await;
         assert!(matches!(error, Err(InstanceError::NoAnswer)), "{error:?}");
         assert!(LEFT_KEEPERS.lock().is_empty(), "it could start the process");
     }

@@ -50,6 +50,9 @@ pub struct InstanceSpec {
     pub lease_epoch: u64,
     /// Digest of the settings that the process was started with.
     pub configuration_digest: String,
+    /// State of the model's files before the start.
+    #[serde(default)]
+    pub files: Option<u64>,
     /// Key that the server asks of its clients.
     pub api_key: String,
 }

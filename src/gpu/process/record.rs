@@ -106,6 +106,9 @@ pub struct InstanceRecord {
     pub lease_epoch: u64,
     /// Digest of the settings that the process was started with.
     pub configuration_digest: String,
+    /// State of the model's files before the start.
+    #[serde(default)]
+    pub files: Option<u64>,
     /// Key that the server asks of its clients.
     pub api_key: String,
     /// Control group.
@@ -135,6 +138,7 @@ impl InstanceRecord {
             devices: spec.devices.clone(),
             lease_epoch: spec.lease_epoch,
             configuration_digest: spec.configuration_digest.clone(),
+            files: spec.files,
             api_key: spec.api_key.clone(),
             cgroup: spec.cgroup.clone(),
             log_file,
@@ -323,6 +327,7 @@ pub mod tests {
             devices: vec!["sim0".to_owned()],
             lease_epoch: 7,
             configuration_digest: "d".to_owned(),
+            files: None,
             api_key: "k".to_owned(),
             cgroup: None,
             log_file: PathBuf::from("/tmp/log"),

@@ -14,7 +14,6 @@ use infergate_core::vram::{
 use tokio::sync::mpsc;
 
 use super::{Driver, Message};
-use crate::app::gpu::adoption::digest;
 use crate::app::gpu::instance::{InstanceNews, InstanceOrder, InstanceTask, NewsDetail};
 use crate::app::gpu::leases;
 use crate::app::gpu::slot_run::PortRetry;
@@ -204,8 +203,9 @@ impl Driver {
             instance: run.instance.as_ref().and_then(|it| it.id.clone()),
             shares,
             reading: Arc::clone(&self.reading),
-            lease_epoch: run.group.as_ref().map_or(0, |group| group.epoch),
-            digest: digest(model),
+            reads: self.load_reads.clone(),
+            ledger: Arc::clone(&self.parts.ledger),
+            leases: run.group.clone(),
             news,
         };
         self.tasks.spawn(async move {

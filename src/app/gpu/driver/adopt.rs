@@ -11,13 +11,15 @@ use infergate_core::model::slot_url;
 use infergate_core::vram::SlotState;
 use tokio::time::{interval, sleep};
 
-use super::Driver;
 use super::actions::SlotOrders;
+use super::{Driver, Message};
 use crate::app::gpu::adoption::{AdoptedInstance, Adoption, AdoptionCheck, named_slot};
 use crate::gpu::process::{InstanceRecord, RunningInstance, run_directory};
 
 /// Interval of looks whether the requests of a predecessor have ended.
 const PREDECESSOR_LOOK: Duration = Duration::from_millis(100);
+/// Wait of the first loads for checks, which take milliseconds: a slot whose process is taken over needs no load.
+const CHECKS_WAIT: Duration = Duration::from_secs(2);
 /// Longest wait for the estimates of the models, which reads the beginnings of their files.
 const CONFIGURATION_MAX: Duration = Duration::from_secs(60);
 
@@ -54,13 +56,29 @@ impl Driver {
             }
         }
         checked.into_iter().for_each(|it| self.settle(it));
-        // A server that hangs holds up nobody else.
-        while let Some(adoption) = checks.next().await {
-            self.settle(adoption);
+        let grace = sleep(CHECKS_WAIT);
+        tokio::pin!(grace);
+        loop {
+            tokio::select! {
+                checked = checks.next() => match checked {
+                    Some(adoption) => self.settle(adoption),
+                    None => return,
+                },
+                () = &mut grace => break,
+            }
         }
+        // A server that hangs holds up no other one, nor the loads of this gateway.
+        let sender = self.sender.clone();
+        self.tasks.spawn(async move {
+            while let Some(adoption) = checks.next().await {
+                // Without a driver the gateway ends.
+                let _ = sender.send(Message::Adopted(adoption)).await;
+            }
+        });
     }
 
-    fn settle(&mut self, adoption: Adoption) {
+    /// Takes the result of a check.
+    pub(super) fn settle(&mut self, adoption: Adoption) {
         match adoption {
             Adoption::Possible(adopted) => self.place(*adopted),
             Adoption::Refused(running) => self.end(*running),

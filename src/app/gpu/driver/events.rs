@@ -97,12 +97,7 @@ impl Driver {
         match news.detail {
             NewsDetail::None => {}
             NewsDetail::Started(started) => {
-                if let (Some(group), Some(keeper)) = (run.group.clone(), started.keeper) {
-                    let (ledger, slot) = (Arc::clone(&self.parts.ledger), news.slot.to_string());
-                    run.is_handed_over = true;
-                    let hand_over = move || leases::hand_over(&ledger, &slot, &group, keeper);
-                    self.changes.add(&mut self.tasks, hand_over);
-                }
+                run.is_handed_over = started.keeper.is_some();
                 tracing::info!(slot = %news.slot, pid = started.main.pid, port = started.port, instance = %started.instance, "a model's process has started");
                 run.started = Some(started);
             }

@@ -30,27 +30,26 @@ impl Driver {
             return;
         }
         if self.files.is_looking {
-            // The disk does not answer: no further thread waits for it.
             return;
         }
         self.files.is_looking = true;
         self.files.next_look = Some(Instant::now() + LOOK_EVERY);
         let models = self.models.values();
         let specs: Vec<Arc<ModelSpec>> = models.map(|it| Arc::clone(&it.spec)).collect();
-        let sender = self.sender.clone();
-        self.tasks.spawn_blocking(move || {
-            let looks = specs.iter().map(|spec| {
-                let look = FileLook {
-                    state: file_state(spec),
-                    bytes: stored_bytes(spec),
-                };
-                (spec.id.clone(), look)
-            });
-            let _ = sender.blocking_send(Message::Files(looks.collect()));
+        let (looks, sender) = (self.file_looks.clone(), self.sender.clone());
+        self.tasks.spawn(async move {
+            let look = |spec: &ModelSpec| FileLook {
+                state: file_state(spec),
+                bytes: stored_bytes(spec),
+            };
+            // The next look has what one that is late would tell.
+            let found = looks.read_all(&specs, look, || {}).await;
+            // Without a driver the gateway ends.
+            let _ = sender.send(Message::Files(found)).await;
         });
     }
 
-    pub(super) fn take_files(&mut self, found: BTreeMap<ModelId, FileLook>) -> Vec<Action> {
+    pub(super) fn take_files(&mut self, found: BTreeMap<ModelId, Option<FileLook>>) -> Vec<Action> {
         let changed = self.files.take(found);
         if !changed.is_empty() {
             // Other files may need other memory.

@@ -15,9 +15,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, interval};
 
 use super::{Driver, Message};
-use crate::app::gpu::adoption::{digest, named_slot, own_target, serves};
+use crate::app::gpu::adoption::{named_slot, own_target, serves};
 use crate::app::gpu::ending::{HostHandover, SETTLE_MAX};
 use crate::gpu::process::{InstanceRecord, read_records, run_directory};
+use crate::gpu::settings_digest;
 use crate::upstream::ModelRuntime;
 
 /// Interval of looks at the records of instances.
@@ -125,7 +126,7 @@ impl Driver {
             return;
         }
         let slots = model.spec.replicas.max;
-        let digest = digest(model);
+        let digest = settings_digest(&model.spec);
         for (slot, record) in present {
             // Slots that are new with the successor are not this process's, and other settings may mean another server.
             let is_own = slot.model == *id && u32::from(slot.number) < slots;

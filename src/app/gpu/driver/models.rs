@@ -1,6 +1,7 @@
 //! Models of the configuration that has effect, with those before it until their requests have ended.
 //!
-//! Estimates read files, and are made by a task: one at a time, the latest configuration last.
+//! Estimates read files, and are made by a task: one at a time, the latest configuration last. Files that do not answer
+//! hold up their own model alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use infergate_core::model::{ModelSpec, slot_url};
 use infergate_core::vram::{Action, SlotId, SlotState};
 
 use super::{Driver, Message};
-use crate::app::gpu::settings::{EstimatedHost, demand_settings, host_settings};
+use crate::app::gpu::settings::{FileFacts, ReadModels, demand_settings, host_settings};
 use crate::upstream::ModelRuntime;
 
 impl Driver {
@@ -63,13 +64,47 @@ impl Driver {
         let largest = largest.max().unwrap_or(0);
         let (gpu, sender) = (Arc::clone(&self.parts.gpu), self.sender.clone());
         let (store, reading) = (Arc::clone(&self.parts.measured), Arc::clone(&self.reading));
-        self.tasks.spawn_blocking(move || {
-            let settings = host_settings(&specs, (&gpu, largest), &store, &reading);
-            let _ = sender.blocking_send(Message::Configured(Box::new(settings)));
+        let reads = self.estimate_reads.clone();
+        let late = {
+            let sender = self.sender.clone();
+            move || drop(sender.blocking_send(Message::Measured))
+        };
+        self.tasks.spawn(async move {
+            let used = Arc::clone(&gpu);
+            let read = move |spec: &ModelSpec| FileFacts::read(spec, &used, &store, &reading);
+            let facts = reads.read_all(&specs, read, late).await;
+            let read = Box::new(ReadModels {
+                specs,
+                gpu,
+                largest_mib: largest,
+                facts,
+            });
+            // Without a driver the gateway ends.
+            let _ = sender.send(Message::Configured(read)).await;
         });
     }
 
-    pub(super) fn take_settings(&mut self, settings: EstimatedHost) -> Vec<Action> {
+    /// Takes what the files of the models have told. Models whose files do not answer keep what they told before.
+    pub(super) fn take_settings(&mut self, read: ReadModels) -> Vec<Action> {
+        let ReadModels { specs, facts, .. } = read;
+        self.file_facts.retain(|id, _| facts.contains_key(id));
+        for (id, facts) in facts {
+            match facts {
+                Some(facts) => {
+                    self.silent_files.remove(&id);
+                    self.file_facts.extend(facts.map(|facts| (id, facts)));
+                }
+                None if self.silent_files.insert(id.clone()) => {
+                    tracing::warn!(
+                        model = id.as_str(),
+                        "the files of a model do not answer: others are loaded all the same"
+                    );
+                }
+                None => {}
+            }
+        }
+        let host = (&*read.gpu, read.largest_mib);
+        let settings = host_settings(&specs, host, &self.file_facts);
         let is_stale = self.estimating.take().unwrap_or(false);
         self.show_estimates(settings.estimates);
         let recorded = self.outlets.has_events().then(|| settings.pool.clone());

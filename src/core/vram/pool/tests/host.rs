@@ -113,14 +113,17 @@ struct Card {
     outside_mib: u64,
     /// Leases that claims became.
     claimed_mib: u64,
+    /// Leases of other pools, now and at the latest sample.
+    neighbours_mib: u64,
+    known_neighbours_mib: u64,
     is_there: bool,
     is_open: bool,
 }
 
 impl Card {
-    /// Memory that others than the pool have.
+    /// Memory that others than the pool have, as it knows.
     fn others_mib(&self) -> u64 {
-        self.outside_mib + self.claimed_mib
+        self.outside_mib + self.claimed_mib + self.known_neighbours_mib
     }
 }
 
@@ -135,6 +138,8 @@ pub struct SimulatedHost {
     pub fault: Option<Fault>,
     /// The ledger grants nothing.
     pub refuses_leases: bool,
+    /// Other pools lease on the same cards, and have no claims.
+    pub has_neighbours: bool,
     config: PoolConfig,
     cards: Vec<Card>,
     /// Claims of other holders, and the room that was made for them.
@@ -170,6 +175,8 @@ impl SimulatedHost {
             total_mib: *total_mib,
             outside_mib: 0,
             claimed_mib: 0,
+            neighbours_mib: 0,
+            known_neighbours_mib: 0,
             is_there: true,
             is_open: true,
         };
@@ -182,6 +189,7 @@ impl SimulatedHost {
             now: Millis::from_secs(1000),
             fault: None,
             refuses_leases: false,
+            has_neighbours: false,
             config: PoolConfig::default(),
             cards: cards.iter().map(card).collect(),
             claims: BTreeMap::new(),
@@ -211,11 +219,25 @@ impl SimulatedHost {
 
     /// A host of random cards and models.
     pub fn random(seed: u64, policy: SwapPolicy, fault: Option<Fault>) -> SimulatedHost {
+        SimulatedHost::random_beside(seed, policy, fault, &[])
+    }
+
+    /// The same, with memory that other pools have leased on each card.
+    pub fn random_beside(
+        seed: u64,
+        policy: SwapPolicy,
+        fault: Option<Fault>,
+        leased_mib: &[u64],
+    ) -> SimulatedHost {
         let mut rng = Rng::with_seed(seed);
         let cards: Vec<u64> = (0..rng.usize(1..=3))
             .map(|_| rng.u64(16_000..48_000))
             .collect();
         let mut host = SimulatedHost::new(seed, &cards, PoolConfig::default());
+        if !leased_mib.is_empty() {
+            host.set_neighbours(leased_mib.iter().copied());
+            host.sample();
+        }
         host.keeps_log = false;
         host.fault = fault;
         host.log.clear();
@@ -304,6 +326,20 @@ impl SimulatedHost {
         self.is_commanding = false;
     }
 
+    /// Asserts that a model of unknown memory is alone on its device.
+    fn check_exclusive(&self, slot: &SlotId, shares: &[DeviceShare]) {
+        let is_exclusive = |model: &ModelId| {
+            let model = self.config.models.get(model);
+            model.is_some_and(|model| model.is_exclusive)
+        };
+        if is_exclusive(&slot.model) && self.fault.is_none() {
+            let others = self.ledger.iter().filter(|(other, _)| *other != slot);
+            let mut taken = others.flat_map(|(_, shares)| shares);
+            let is_shared = |share: &DeviceShare| shares[0].device == share.device;
+            assert!(!taken.any(is_shared), "{slot} is not alone");
+        }
+    }
+
     /// Times that the pool sees the memory of a card.
     fn counted(&self) -> u64 {
         match self.fault {
@@ -312,7 +348,28 @@ impl SimulatedHost {
         }
     }
 
+    /// Sets what other pools have leased on each card; the pool learns of it with the next sample.
+    pub fn set_neighbours(&mut self, leased_mib: impl IntoIterator<Item = u64>) {
+        for (card, mib) in self.cards.iter_mut().zip(leased_mib) {
+            card.neighbours_mib = mib;
+        }
+    }
+
+    pub fn leased_by_card(&self) -> Vec<u64> {
+        let cards = 0..self.cards.len();
+        cards
+            .map(|index| self.leased(&device_id(index), None))
+            .collect()
+    }
+
+    pub fn totals_mib(&self) -> Vec<u64> {
+        self.cards.iter().map(|card| card.total_mib).collect()
+    }
+
     pub fn sample(&mut self) {
+        for card in &mut self.cards {
+            card.known_neighbours_mib = card.neighbours_mib;
+        }
         let counted = self.counted();
         let devices = self
             .cards
@@ -625,7 +682,10 @@ impl SimulatedHost {
         match action {
             Action::Acquire {
                 slot, life, shares, ..
-            } => self.acquire(&slot, life, shares),
+            } => {
+                self.check_exclusive(&slot, &shares);
+                self.acquire(&slot, life, shares);
+            }
             Action::Release(slot) => {
                 assert!(
                     !self.processes.contains_key(&slot),
@@ -702,7 +762,9 @@ impl SimulatedHost {
                 "{slot} asks for more than is free: {share:?} beside {leased} of {card:?}, {:?}",
                 self.pool.slot_states().collect::<Vec<_>>()
             );
-            fits &= is_within;
+            // What others have leased since the latest sample, the ledger alone knows.
+            let taken_mib = card.outside_mib + card.claimed_mib + card.neighbours_mib;
+            fits &= is_within && leased + share.mib + taken_mib <= card.total_mib;
             self.check_promises(&share.device, slot);
         }
         let event = match fits {
@@ -954,9 +1016,9 @@ impl SimulatedHost {
             800..840 => self.random_failure(),
             840..890 => self.random_return(),
             890..910 => self.tick(),
-            910..920 => self.random_claim(),
+            910..920 if !self.has_neighbours => self.random_claim(),
             920..940 => self.take_rooms(),
-            940..960 => self.sample(),
+            910..920 | 940..960 => self.sample(),
             960..970 => self.random_card(),
             970..980 => self.random_config(),
             980..986 => self.random_command(),

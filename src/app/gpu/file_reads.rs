@@ -1,0 +1,153 @@
+//! Reads of the files of models, each on a thread of its own: a disk that does not answer holds up its own models alone.
+//!
+//! Knows no file: a read is a function, which may block for ever. A model has one read under way of each [`FileReads`],
+//! so that no further thread waits for its disk. The reads of a group begin [`READS_AT_ONCE`] at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use infergate_core::ModelId;
+use infergate_core::model::ModelSpec;
+use parking_lot::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+/// Time for the files of a model to be read. A header takes milliseconds, also from a disk that is far away.
+const READ_WAIT: Duration = Duration::from_secs(2);
+/// Reads of a group that run at a time: as many as a disk works on well.
+const READS_AT_ONCE: usize = 32;
+
+/// A read is under way.
+const UNDER_WAY: u8 = 0;
+/// The read has ended in time.
+const ENDED: u8 = 1;
+/// The read is not waited for any more.
+const LATE: u8 = 2;
+
+/// Readers, such as models or slots, with a read under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FileReads {
+    readers: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// Place of a reader among those with a read under way, given back by drop.
+struct ReadPlace {
+    reads: FileReads,
+    reader: String,
+}
+
+impl Drop for ReadPlace {
+    fn drop(&mut self) {
+        self.reads.readers.lock().remove(&self.reader);
+    }
+}
+
+impl FileReads {
+    /// Reads about one model; none where that takes too long, or where a former read of the reader has not ended. Calls
+    /// `late` at the end of a read that took too long.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        (reader, spec): (String, Arc<ModelSpec>),
+        read: impl FnOnce(&ModelSpec) -> T + Send + 'static,
+        late: impl FnOnce() + Send + 'static,
+    ) -> Option<T> {
+        if !self.readers.lock().insert(reader.clone()) {
+            return None;
+        }
+        let reads = self.clone();
+        let place = ReadPlace { reads, reader };
+        let state = Arc::new(AtomicU8::new(UNDER_WAY));
+        let seen = Arc::clone(&state);
+        let mut reading = spawn_blocking(move || {
+            let found = read(&spec);
+            let is_late = state.swap(ENDED, Ordering::SeqCst) == LATE;
+            drop(place);
+            if is_late {
+                late();
+            }
+            found
+        });
+        if let Ok(found) = timeout(READ_WAIT, &mut reading).await {
+            return found.ok();
+        }
+        match seen.swap(LATE, Ordering::SeqCst) {
+            // Its end came with the end of the wait.
+            ENDED => reading.await.ok(),
+            _ => None,
+        }
+    }
+
+    /// Reads about several models; none for those that do not answer. Calls `late` for each of them that ends later.
+    pub async fn read_all<T: Send + 'static>(
+        &self,
+        specs: &[Arc<ModelSpec>],
+        read: impl Fn(&ModelSpec) -> T + Clone + Send + 'static,
+        late: impl Fn() + Clone + Send + 'static,
+    ) -> BTreeMap<ModelId, Option<T>> {
+        let mut found = BTreeMap::new();
+        for specs in specs.chunks(READS_AT_ONCE) {
+            let reads = specs.iter().map(|spec| {
+                let asked = (spec.id.as_str().to_owned(), Arc::clone(spec));
+                self.read(asked, read.clone(), late.clone())
+            });
+            let ids = specs.iter().map(|spec| spec.id.clone());
+            found.extend(ids.zip(join_all(reads).await));
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::task::yield_now;
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn spec(id: &str) -> Arc<ModelSpec> {
+        let text = format!(r#"{{"id":"{id}","task":"text-generation","backend":"openai"}}"#);
+        Arc::new(serde_json::from_str(&text).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_hangs_holds_up_no_other_model_and_is_told_once_it_ends() {
+        let reads = FileReads::default();
+        let specs = ["a", "hangs", "z"].map(spec);
+        let (open, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let read = move |spec: &ModelSpec| {
+            if spec.id.as_str() == "hangs" {
+                let _ = gate.lock().recv();
+            }
+            spec.id.as_str().len()
+        };
+        let (ended, end) = mpsc::channel();
+        let late = move || ended.send(()).unwrap();
+        let until_late = async {
+            // Time stands still while a thread reads.
+            while reads.readers.lock().len() != 1 {
+                yield_now().await;
+            }
+            advance(READ_WAIT).await;
+        };
+        let all = reads.read_all(&specs, read.clone(), late.clone());
+        let (found, ()) = tokio::join!(all, until_late);
+        let again = reads.read_all(&specs, read.clone(), late.clone()).await;
+        for found in [found, again] {
+            let found: Vec<Option<usize>> = found.into_values().collect();
+            assert_eq!(found, [Some(1), None, Some(1)]);
+        }
+        assert_eq!(reads.readers.lock().len(), 1, "one thread waits");
+        open.send(()).unwrap();
+        end.recv().unwrap();
+        drop(open);
+        let found = reads.read_all(&specs, read, late).await;
+        assert_eq!(found[&ModelId::from("hangs")], Some(5));
+        assert!(end.try_recv().is_err(), "it was told once");
+    }
+}
