@@ -326,6 +326,27 @@ async fn a_ledger_on_a_full_disk_grants_nothing_is_named_and_ready_models_serve_
 }
 
 #[tokio::test]
+async fn a_model_whose_file_is_missing_is_loaded_once_it_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let weights = dir.path().join("weights.gguf");
+    let path = format!(", model_path: {}", weights.display());
+    let models = [model("m", 8000, &path, ""), model("other", 8000, "", "")];
+    let node = Node::start(&host(dir.path(), &models)).await;
+    let asked = ask_as(&node, "x-infergate-timeout-ms: 1000\r\n", "m").await;
+    assert_ne!(asked.status, 200);
+    eventually("the missing file is named", async || {
+        let problem = slot(&node, "m").await["problem"].clone();
+        let is_named = problem.as_str()?.contains("weights.gguf is not there");
+        is_named.then_some(())
+    })
+    .await;
+    serve(&node, "other").await;
+    std::fs::write(&weights, "weights").unwrap();
+    serve(&node, "m").await;
+    assert_eq!(slot(&node, "m").await["loads"], 1);
+}
+
+#[tokio::test]
 async fn leases_of_another_boot_hold_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let text = host(dir.path(), &[model("m", 16_000, "", "")]);
