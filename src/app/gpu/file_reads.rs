@@ -118,7 +118,7 @@ mod tests {
     async fn a_read_that_hangs_holds_up_no_other_model_and_is_told_once_it_ends() {
         let reads = FileReads::default();
         let specs = ["a", "hangs", "z"].map(spec);
-        let (open, gate) = mpsc::channel::<()>();
+        let (open, gate) = mpsc::sync_channel::<()>(1);
         let gate = Arc::new(Mutex::new(gate));
         let read = move |spec: &ModelSpec| {
             if spec.id.as_str() == "hangs" {
@@ -126,7 +126,7 @@ mod tests {
             }
             spec.id.as_str().len()
         };
-        let (ended, end) = mpsc::channel();
+        let (ended, end) = mpsc::sync_channel(8);
         let late = move || ended.send(()).unwrap();
         let until_late = async {
             // Time stands still while a thread reads.
