@@ -504,9 +504,10 @@ async fn drain_all(
 /// alone knows what ends them: a report or a lease, or the cancel of a run. Each of these has a limit.
 async fn left_work_ended(shared: &Shared) {
     let mut looks = interval(LEFT_WORK_LOOK);
+    // Requests beyond the time of the drain are cut, and their permits with them.
     let is_left = |snapshot: &ConfigSnapshot| {
         let mut models = snapshot.models.iter();
-        models.any(|model| model.gate.gauges().used > 0)
+        shared.drain.in_flight() == 0 && models.any(|model| model.gate.gauges().used > 0)
     };
     looks.tick().await;
     if is_left(&shared.snapshot.load()) {

@@ -47,10 +47,12 @@ impl HandshakeBounds {
 
 /// Turn of the connections that are ready for their handshake, where a rate bounds these.
 ///
-/// The one whose turn it is waits for the rate, the others for their turn in the order of their arrival: at most as many
+/// The one whose turn it is waits for the rate. Addresses take turns, and so do the connections of one: at most as many
 /// as [`HandshakeBounds`] has places. Each may be dropped at any time.
 pub struct HandshakeTurns {
     turn: Semaphore,
+    /// Turns among connections of each address that waits. Held to find, add or remove one.
+    of_addresses: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
     /// Held to take a handshake.
     rate: Mutex<HandshakeRate>,
     /// Lines about connections that are closed because of it.
@@ -61,6 +63,7 @@ impl Default for HandshakeTurns {
     fn default() -> HandshakeTurns {
         HandshakeTurns {
             turn: Semaphore::new(1),
+            of_addresses: Mutex::default(),
             rate: Mutex::default(),
             warnings: WarningLimit::default(),
         }
@@ -68,12 +71,15 @@ impl Default for HandshakeTurns {
 }
 
 impl HandshakeTurns {
-    /// Returns once a handshake may begin, of `per_second` at most.
-    pub async fn wait(&self, per_second: u32, clock: Clock) {
+    /// Returns once a handshake of a client at `address` may begin, of `per_second` at most.
+    pub async fn wait(&self, address: IpAddr, per_second: u32, clock: Clock) {
         if per_second == 0 {
             return;
         }
+        // One of each address stands in the queue of all: many connections of one come no sooner than one of another.
+        let own = AddressTurns::enter(self, address.to_canonical());
         // Never closed.
+        let _own = own.turns.acquire().await;
         let _turn = self.turn.acquire().await;
         loop {
             let now = clock.now();
@@ -82,6 +88,36 @@ impl HandshakeTurns {
                 Ok(()) => return,
                 Err(next) => sleep(Duration::from_millis(next.since(now).0)).await,
             }
+        }
+    }
+}
+
+/// Turns among the connections of an address, forgotten with the last of them.
+struct AddressTurns<'a> {
+    all: &'a HandshakeTurns,
+    address: IpAddr,
+    turns: Arc<Semaphore>,
+}
+
+impl AddressTurns<'_> {
+    fn enter(all: &HandshakeTurns, address: IpAddr) -> AddressTurns<'_> {
+        let mut known = all.of_addresses.lock();
+        let turns = known.entry(address);
+        let turns = turns.or_insert_with(|| Arc::new(Semaphore::new(1)));
+        AddressTurns {
+            all,
+            address,
+            turns: Arc::clone(turns),
+        }
+    }
+}
+
+impl Drop for AddressTurns<'_> {
+    fn drop(&mut self) {
+        let mut known = self.all.of_addresses.lock();
+        // The table's own, and this one.
+        if Arc::strong_count(&self.turns) <= 2 {
+            known.remove(&self.address);
         }
     }
 }
@@ -214,6 +250,24 @@ mod tests {
             .iter()
             .filter(|one| one.evicted().now_or_never().is_some());
         gone.count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_of_one_address_hold_up_no_other_address_at_a_rate() {
+        let (all, clock) = (HandshakeTurns::default(), Clock::start());
+        let many =
+            || futures_util::future::join_all((0..50).map(|_| all.wait(address(1), 2, clock)));
+        let mut flood = Box::pin(many());
+        assert!(flood.as_mut().now_or_never().is_none());
+        let mut other = Box::pin(all.wait(address(2), 2, clock));
+        assert!(other.as_mut().now_or_never().is_none());
+        tokio::select! {
+            biased;
+            () = &mut other => {}
+            _ = &mut flood => panic!("the other one is served before"),
+        }
+        drop((flood, other));
+        assert!(all.of_addresses.lock().is_empty());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use infergate_core::client_address::ClientAddress;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::connection::DownstreamConnection;
 use super::connections::{ClientConnectionGuard, ConnectionLimit};
@@ -238,7 +238,9 @@ impl ClientListener {
         let per_second = limits.handshakes_per_second;
         let accepting = async {
             if per_second > 0 {
-                self.wait_for_turn(edge, &tcp, per_second, limit).await?;
+                let turn = (client.ip, per_second);
+                let until = Instant::now() + limit;
+                self.wait_for_turn(edge, &tcp, turn, until).await?;
             }
             let accepted = tls.accept(tcp, limit).await;
             accepted.map_err(ConnectionFault::Tls)
@@ -259,20 +261,24 @@ impl ClientListener {
         &self,
         edge: &DownstreamServer,
         tcp: &TcpStream,
-        per_second: u32,
-        limit: Duration,
+        (address, per_second): (Option<IpAddr>, u32),
+        until: Instant,
     ) -> Result<(), ConnectionFault> {
         let turns = &self.handshakes.turns;
         let clock = edge.shared.clock;
         // That it is readable would be a guess of the runtime.
-        let peeked = timeout(limit, tcp.peek(&mut [0])).await;
+        let peeked = timeout_at(until, tcp.peek(&mut [0])).await;
         match peeked {
             Ok(Ok(1..)) => {}
             Ok(Ok(0)) => return Err(ConnectionFault::Tls(io::ErrorKind::UnexpectedEof.into())),
             Ok(Err(error)) => return Err(ConnectionFault::Tls(error)),
             Err(_) => return Err(ConnectionFault::Tls(io::ErrorKind::TimedOut.into())),
         }
-        if timeout(limit, turns.wait(per_second, clock)).await.is_ok() {
+        let address = address.unwrap_or(IpAddr::from([0, 0, 0, 0]));
+        if timeout_at(until, turns.wait(address, per_second, clock))
+            .await
+            .is_ok()
+        {
             return Ok(());
         }
         if let Some(repeated) = turns.warnings.due(clock.now()) {

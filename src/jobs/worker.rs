@@ -30,8 +30,7 @@ use crate::upstream::{GateEntry, ModelRuntime, Permit};
 
 /// Waits for permits of one model at once.
 pub const ASKS_MAX: usize = 64;
-/// Longest hold of a permit while a take waits for the store: model servers do not wait for a disk that hangs. As long
-/// waits a job that came after it for another permit.
+/// Longest hold of a permit while a take waits for the store: model servers do not wait for a disk that hangs.
 const TAKE_HOLD_MAX: Duration = Duration::from_secs(1);
 /// Pause after a model had no permit to wait for, or the store failed.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -254,6 +253,7 @@ impl Worker {
             return SlotEnd::Done(id);
         };
         let Some(turn) = self.choose(&id) else {
+            permit.give_back();
             return SlotEnd::Done(id);
         };
         let take = self.held.begin_take(self.context.clock.now());
@@ -276,7 +276,7 @@ impl Worker {
             self.context.end_moved(&run.taken).await;
             return SlotEnd::Done(id);
         }
-        let Some(permit) = self.or_another(&model, permit).await else {
+        let Some(permit) = self.or_another(&model, permit, run.taken.time_left).await else {
             let cause = ReleaseCause::LostReply;
             self.context.release(&run.taken, cause, None).await;
             return SlotEnd::Paused(id);
@@ -348,23 +348,31 @@ impl Worker {
         let taken = match timeout(TAKE_HOLD_MAX, &mut taking).await {
             Ok(taken) => taken,
             Err(_) => {
-                permit = None;
+                permit.take().into_iter().for_each(Permit::give_back);
                 // Not given up: a take whose answer is not heard is a job that runs nowhere.
                 taking.await
             }
         };
-        Ok(taken?.map(|run| (run, permit)))
+        match taken? {
+            Some(run) => Ok(Some((run, permit))),
+            None => {
+                permit.into_iter().for_each(Permit::give_back);
+                Ok(None)
+            }
+        }
     }
 
-    /// Returns the permit, or one that is waited for where it went back meanwhile.
+    /// Returns the permit, or one that is waited for where it went back meanwhile, as long as the job has time.
     async fn or_another(
         &self,
         model: &Arc<ModelRuntime>,
         permit: Option<Permit>,
+        time_left: Millis,
     ) -> Option<Permit> {
+        let limit = Duration::from_millis(time_left.0);
         match permit {
             Some(permit) => Some(permit),
-            None => timeout(TAKE_HOLD_MAX, self.permit(model)).await.ok()?,
+            None => timeout(limit, self.permit(model)).await.ok()?,
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use infergate_core::admission::{EndpointId, EndpointOrder, PermitRequest};
 
+use crate::pipeline::admission::refund_tokens;
 use crate::pipeline::attempt::request::ModelRequest;
 use crate::pipeline::context::RequestContext;
 use crate::plugin::RoutingMode;
@@ -79,8 +80,10 @@ impl EndpointPreference {
         held: Permit,
         clock: Clock,
     ) -> Permit {
-        let Some(order) = self.order.as_deref() else {
-            return held;
+        let order = match self.order.as_deref() {
+            // Another gate's endpoints have other numbers.
+            Some(order) if held.is_of(&model.gate) => order,
+            _ => return held,
         };
         let step = |permit: &Permit| {
             let mut ranked = order.ranked().iter();
@@ -96,7 +99,15 @@ impl EndpointPreference {
             ..wanted.clone()
         };
         match model.gate.request_permit_at(request, clock.micros()).1 {
-            Ok(GateEntry::Leased(other)) if step(&other) < step(&held) => other,
+            Ok(GateEntry::Leased(other)) if step(&other) < step(&held) => {
+                held.give_back();
+                other
+            }
+            Ok(GateEntry::Leased(other)) => {
+                refund_tokens(model, wanted);
+                other.give_back();
+                held
+            }
             _ => held,
         }
     }

@@ -159,7 +159,8 @@ async fn start_at_model(
     // 8. The order of endpoints. The gate picks among those that are free, so that the choice cannot go
     // stale in the queue.
     let (request, clock) = (attempts.request(), shared.clock);
-    let urgency = (wanted.priority, permit.as_ref().map(|held| held.endpoint));
+    let held = permit.as_ref().filter(|held| held.is_of(&model.gate));
+    let urgency = (wanted.priority, held.map(|held| held.endpoint));
     let preference = EndpointPreference::find(model, ctx, request, urgency, clock);
     wanted.endpoint_order = preference.order.clone();
     wanted.is_retry = fallback.is_resumed();

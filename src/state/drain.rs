@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 #[derive(Default)]
 pub struct Drain {
     draining: AtomicBool,
+    begun: Notify,
     in_flight: AtomicUsize,
     /// Connections with answers that their sockets have not taken.
     unsent: AtomicUsize,
@@ -26,6 +27,18 @@ impl Drain {
     /// From now on connections are not kept alive and readiness fails. Requests are still served.
     pub fn begin(&self) {
         self.draining.store(true, Ordering::Release);
+        self.begun.notify_waiters();
+    }
+
+    /// Returns once this node shuts down.
+    pub async fn begun(&self) {
+        let begun = self.begun.notified();
+        tokio::pin!(begun);
+        // Registered before the flag is read, so that the call cannot be missed.
+        begun.as_mut().enable();
+        if !self.is_draining() {
+            begun.await;
+        }
     }
 
     /// Returns whether this node shuts down.

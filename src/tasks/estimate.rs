@@ -120,7 +120,7 @@ fn input_tokens(body: &[u8]) -> u64 {
     };
     let of = |(name, json): (&str, &str)| match name {
         "messages" => sum_of_list(json, message_tokens),
-        "text" | "input" | "input_text" => texts_tokens(json),
+        "text" | "input" | "input_text" | "text_input" => texts_tokens(json),
         "tools" | "functions" => json_tokens(json),
         name if name.contains("prompt") => texts_tokens(json),
         _ => 0,
@@ -357,4 +357,19 @@ fn is_file(text: &str) -> bool {
         .iter()
         .any(|start| text.starts_with(start));
     is_word && (is_address || text.len() >= BASE64_FILE_MIN && text.bytes().all(is_base64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_text_of_a_request_to_generate_counts() {
+        let tokens = |body: &str| estimate(body.as_bytes(), b"")[0].1;
+        let named = tokens(r#"{"text_input":"a prompt of some length"}"#);
+        assert!(named > 0.0);
+        // An empty one hides no other.
+        let hidden = tokens(r#"{"text_input":"","prompt":"a prompt of some length"}"#);
+        assert_eq!(hidden, named);
+    }
 }

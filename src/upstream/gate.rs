@@ -506,12 +506,22 @@ impl Permit {
     /// Returns the permit for a request of another model that runs on the same endpoints; none where that model has
     /// no endpoint at this URL.
     pub fn lend_to(mut self, model: &AdmissionGate) -> Option<Permit> {
-        if !std::ptr::eq(&*self.gate, model) {
+        if !self.is_of(model) {
             let mut targets = model.targets().into_iter();
             let (own, _) = targets.find(|(target, _)| target.url == self.target.url)?;
             self.target = own;
         }
         Some(self)
+    }
+
+    /// Returns whether it was granted by this gate, whose endpoints alone its own can be compared with.
+    pub fn is_of(&self, gate: &AdmissionGate) -> bool {
+        std::ptr::eq(&*self.gate, gate)
+    }
+
+    /// Gives the permit back, which no request had.
+    pub fn give_back(self) {
+        self.gate.inner.lock().turnstile.mark_unused(self.id);
     }
 
     /// Gives the permit back at `now`, which was read just now.

@@ -223,6 +223,11 @@ impl AdmissionQueue {
         self.admit(now, random, wakes);
     }
 
+    /// Marks a permit as one that no request had: the time it is held for tells nothing of requests.
+    pub fn mark_unused(&mut self, permit: PermitId) {
+        self.permits.unassign(permit);
+    }
+
     /// Accepts a permit that a server reserved for this admission queue: the next waiter gets it, or it is
     /// passed on to another queue.
     pub fn accept(&mut self, handoff: Handoff, now: Millis, wakes: &mut WaiterUpdates) {

@@ -27,10 +27,10 @@ impl HandshakeRate {
         }
         let per_milli = u64::from(per_second);
         let back = now.since(self.counted_at).0.saturating_mul(per_milli);
-        self.used = self.used.saturating_sub(back);
-        self.counted_at = self.counted_at.max(now);
-        // A rate that was lowered may find more than its own second's worth taken.
+        // A rate that was lowered finds more than its own second's worth taken, and waits for no more than that.
         let most = per_milli * HANDSHAKE;
+        self.used = self.used.saturating_sub(back).min(most);
+        self.counted_at = self.counted_at.max(now);
         let over = (self.used + HANDSHAKE).saturating_sub(most);
         if over > 0 {
             return Err(self.counted_at + Millis(over.div_ceil(per_milli)));
@@ -67,7 +67,7 @@ mod tests {
         for _ in 0..1000 {
             assert_eq!(rate.take(1000, Millis(1)), Ok(()));
         }
-        assert_eq!(rate.take(1, Millis(1)), Err(Millis(1_000_001)));
+        assert_eq!(rate.take(1, Millis(1)), Err(Millis(1001)));
         assert_eq!(rate.take(0, Millis(1)), Ok(()));
         assert_eq!(rate.take(2000, Millis(1)), Ok(()));
     }

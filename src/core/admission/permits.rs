@@ -108,6 +108,15 @@ impl Permits {
         }
     }
 
+    /// No request had an assigned permit. Others stay what they are.
+    pub fn unassign(&mut self, permit: PermitId) {
+        if let Some(place) = self.held.find(permit.0)
+            && self.held[place].kind == PermitKind::Assigned
+        {
+            self.held[place].kind = PermitKind::Unassigned;
+        }
+    }
+
     /// Puts `permit` under a lease, or moves the end of the one it has. False when it is not out
     /// any more, as after its lease ran out.
     pub fn lease(&mut self, permit: PermitId, lease_until: Millis) -> bool {
@@ -207,6 +216,15 @@ mod tests {
         };
         assert_eq!(permits.release(permit, Millis(25)), Some(returned));
         assert_eq!(permits.release(permit, Millis(26)), None);
+    }
+
+    #[test]
+    fn a_permit_that_goes_back_unused_tells_no_hold_time() {
+        let mut permits = Permits::new();
+        let permit = permits.issue(AT, PermitClass::Durable, Millis(7), Millis(0));
+        permits.unassign(permit);
+        let returned = permits.release(permit, Millis(5)).unwrap();
+        assert_eq!((returned.hold, returned.expected), (None, Millis(7)));
     }
 
     #[test]

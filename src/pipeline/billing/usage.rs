@@ -4,7 +4,6 @@
 
 use bytes::Bytes;
 use infergate_core::api::Call;
-use infergate_core::api::open_inference;
 use infergate_core::api::passed::{PassedApi, PassedMetrics, response_texts};
 use infergate_core::billing::{MetricSource, Metrics, Usage, estimate};
 use infergate_core::model::{ModelSpec, Payload, Tariff, Trust};
@@ -219,7 +218,7 @@ impl EstimateInput {
             // A sound is of no more use here, and would stay in memory as long as the response takes.
             body: match &passed {
                 Some(_) => Bytes::new(),
-                None => open_inference::generated_input(call).unwrap_or_else(|| call.body.clone()),
+                None => call.body.clone(),
             },
             tokens: is_opaque.then(|| call.prompt_tokens()),
             passed,

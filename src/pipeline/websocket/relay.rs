@@ -10,7 +10,7 @@ use std::time::Duration;
 use infergate_core::AccountId;
 use infergate_core::billing::{MetricModes, MetricSource, Metrics};
 use infergate_core::websocket::FrameSender;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::end::WebSocketEnd;
 use super::lane::{Lane, LaneStop};
@@ -60,7 +60,7 @@ pub async fn relay(
         return Err(RequestError::Aborted);
     };
     ctx.begin_connection();
-    let open = (
+    let (open, counted) = (
         model.metrics.open_websocket(),
         shared.drain.count_websocket(),
     );
@@ -88,6 +88,8 @@ pub async fn relay(
         parting::close_client(websocket.client).await;
         record_report(shared, ctx, (transformer, &usage), report).await;
     }
+    // An end of all connections ends the wait for a report too.
+    drop(counted);
     Ok(())
 }
 
@@ -99,13 +101,14 @@ async fn record_report(
     (transformer, usage): (&mut ResponseTransformer, &Metrics),
     mut report: Box<ConnectionReport>,
 ) {
-    let limit = match shared.drain.is_draining() {
-        true => DRAINING_REPORT_TIMEOUT,
-        false => REPORT_TIMEOUT,
+    let drained = async {
+        shared.drain.begun().await;
+        sleep(DRAINING_REPORT_TIMEOUT).await;
     };
     let reported = tokio::select! {
         biased;
-        reported = report.metrics(limit) => reported,
+        reported = report.metrics(REPORT_TIMEOUT) => reported,
+        () = drained => return,
         () = shared.drain.ending() => return,
     };
     if !reported.is_empty() {

@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
 use infergate_tasks::json::scan_members;
 use serde_json::value::RawValue;
 
@@ -48,19 +47,6 @@ pub(super) fn parse(request: RequestBody<'_>) -> Result<Call, Refusal> {
         tensors: Some(Box::new(tensors)),
         ..Call::opaque(model, "".into(), request.body)
     })
-}
-
-/// Returns the body as an estimate reads it: the text is a prompt. None of any other request.
-pub fn generated_input(call: &Call) -> Option<Bytes> {
-    if !matches!(
-        call.operation,
-        Operation::Generate | Operation::GenerateStream
-    ) {
-        return None;
-    }
-    let members = BodyMembers::read(&call.body).ok()?;
-    let text = members.last(INPUT)?;
-    Some([b"{\"prompt\":", &call.body[text], b"}"].concat().into())
 }
 
 /// Returns the first of `names` that is a parameter of a request to generate.
@@ -119,6 +105,7 @@ pub fn edit_generated<'a>(
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use serde_json::{Value, json};
 
     use super::*;
@@ -147,8 +134,6 @@ mod tests {
         let path = "/v2/models/m/generate_stream";
         let stream = read(path, Operation::GenerateStream, body).unwrap();
         assert!(stream.stream && stream.tensors.as_ref().unwrap().version.is_none());
-        let input = generated_input(&stream).unwrap();
-        assert_eq!(input, r#"{"prompt":"hi"}"#);
         assert_eq!(first_parameter(&stream, &["text_input", "a"]), Some("a"));
         for bad in [
             "",

@@ -23,7 +23,7 @@ pub use super::tensor_request::{JSON_BYTES_HEADER, TensorRequest};
 pub use answer::{AnswerEdit, MalformedAnswer, TensorSpan, TensorUse, edit_answer};
 pub use cost::{CostSum, ReportedCosts};
 pub(in crate::api) use descriptor::OpenInference;
-pub use generate::{EditedPiece, edit_generated, first_parameter, generated_input};
+pub use generate::{EditedPiece, edit_generated, first_parameter};
 pub use page_route::{ModelPage, OpenInferenceRoute, VersionedModel};
 pub use pages::{ListedModel, client_page, index, server_page, wants_ready_only};
 pub use request::first_input;
