@@ -239,8 +239,11 @@ impl DeviceWatcher {
     ) -> Result<Option<Ledger>, super::LedgerStoreError> {
         let host = self.ledger.host();
         let mut ledger = self.ledger.read()?;
-        let is_dead = |lease: &Lease| host.life(&lease.holder) == HolderLife::Dead;
-        if ledger.leases().iter().any(is_dead) {
+        // The holder of one that waits for its memory may be of another pid namespace, and not be judged here.
+        let is_over = |lease: &Lease| {
+            lease.state == LeaseState::Reclaiming || host.life(&lease.holder) == HolderLife::Dead
+        };
+        if ledger.leases().iter().any(is_over) {
             self.ledger.change(|ledger, _| {
                 attribute(host, views, ledger);
                 ledger.free_returned(views);

@@ -46,7 +46,7 @@ use super::ledger_queue::{LedgerQueue, UnreleasedLeases};
 use super::orphans::{remove_old_logs, sweep_orphans};
 use super::outlets::{Post, ReportOutlets, SetupLine, post_reports};
 use super::recorder::HostRecorder;
-use super::settings::{EstimateFacts, FileFacts, ReadModels};
+use super::settings::{EstimateFacts, FileFacts, HostPlan, ReadModels};
 use super::slot_run::{PortRetry, SlotRun};
 use super::standing_orders::StandingOrdersFile;
 use super::view::GpuBoard;
@@ -146,6 +146,10 @@ pub(super) struct Driver {
     load_reads: FileReads,
     /// Facts of the models' files, as they have last told.
     file_facts: BTreeMap<ModelId, FileFacts>,
+    /// Leases of processes that were taken over while the files of their models did not answer, MiB.
+    leased_mib: BTreeMap<ModelId, u64>,
+    /// Models and host that the pool has its settings of; none before the first.
+    plan: Option<HostPlan>,
     /// Models whose files do not answer, which has been said.
     silent_files: BTreeSet<ModelId>,
     outlooks: BTreeMap<ModelId, ReadyOutlook>,
@@ -211,6 +215,8 @@ impl Driver {
             estimate_reads: FileReads::default(),
             load_reads: FileReads::default(),
             file_facts: BTreeMap::new(),
+            leased_mib: BTreeMap::new(),
+            plan: None,
             silent_files: BTreeSet::new(),
             outlooks: BTreeMap::new(),
             estimates: BTreeMap::new(),
