@@ -266,7 +266,13 @@ impl DeviceWatcher {
             (_, Some(source)) => &**source,
             (_, source) => &**source.insert(open_source(&self.gpu, had_devices)?),
         };
-        let listed = source.list()?.into_iter();
+        let listed = source.list()?;
+        if listed.is_empty() && source.problem().is_some() {
+            // No card has answered yet: none is gone for that.
+            let former = self.former.devices.iter();
+            return Ok(former.map(|device| device.view.clone()).collect());
+        }
+        let listed = listed.into_iter();
         let used = listed.filter(|info| self.gpu.uses(info.id.as_str(), info.index));
         let views = used.map(|info| self.view(source, info)).collect();
         let former = self.former.devices.iter().map(|it| &it.view.info.id);
