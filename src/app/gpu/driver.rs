@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use infergate_core::ModelId;
+use infergate_core::model::ModelSpec;
 use infergate_core::vram::{DeviceShare, LeaseGroup, ModelPool, PoolMoment, ReadyOutlook, SlotId};
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -86,8 +87,12 @@ enum Message {
     Adopted(Adoption),
     /// States of the files of each model; none where they have not answered.
     Files(BTreeMap<ModelId, Option<FileLook>>),
-    /// A load was measured, or late files have answered: estimates may have changed.
+    /// A load was measured: estimates may have changed.
     Measured,
+    /// Facts of files that have answered late.
+    LateFacts(Arc<ModelSpec>, Box<Option<FileFacts>>),
+    /// State of files that have answered late.
+    LateFiles(ModelId, FileLook),
     /// The ledger's answer about leases that a process has outgrown.
     Outgrown {
         slot: SlotId,
@@ -194,6 +199,7 @@ impl Driver {
         let ports = parts.gpu.ports;
         let cgroup = cgroup_parent(&parts.gpu);
         let (outlets, posted) = ReportOutlets::new(parts.shared.clock);
+        let reads = FileReads::new();
         Driver {
             pool: ModelPool::default(),
             ports: PortPool::new(ports.first..=ports.last),
@@ -211,9 +217,9 @@ impl Driver {
             estimating: None,
             early_orders: Vec::new(),
             files: FileBook::default(),
-            file_looks: FileReads::default(),
-            estimate_reads: FileReads::default(),
-            load_reads: FileReads::default(),
+            file_looks: reads.sibling(),
+            estimate_reads: reads.sibling(),
+            load_reads: reads,
             file_facts: BTreeMap::new(),
             leased_mib: BTreeMap::new(),
             plan: None,
@@ -372,6 +378,11 @@ impl Driver {
             Message::Files(found) => self.take_files(found),
             Message::Adopted(adoption) => return self.settle(adoption),
             Message::Measured => return self.estimate(),
+            Message::LateFacts(spec, facts) => self.take_late_facts(&spec, *facts),
+            Message::LateFiles(model, look) => {
+                let changed = self.files.take_late(model, look);
+                self.take_changes(changed)
+            }
             Message::Outgrown { slot, life, result } => {
                 return self.take_outgrown(&slot, life, result);
             }

@@ -63,7 +63,10 @@ impl Driver {
         let reads = self.estimate_reads.clone();
         let late = {
             let sender = self.sender.clone();
-            move || drop(sender.blocking_send(Message::Measured))
+            move |spec: Arc<ModelSpec>, facts| {
+                // Without a driver the gateway ends.
+                let _ = sender.blocking_send(Message::LateFacts(spec, Box::new(facts)));
+            }
         };
         self.tasks.spawn(async move {
             let used = Arc::clone(&plan.gpu);
@@ -108,6 +111,28 @@ impl Driver {
             }
         }
         actions
+    }
+
+    /// Takes what the files of a model have told too late for its estimate: those of a slow disk are always late.
+    pub(super) fn take_late_facts(
+        &mut self,
+        spec: &Arc<ModelSpec>,
+        facts: Option<FileFacts>,
+    ) -> Vec<Action> {
+        let present = self.models.get(&spec.id);
+        if !present.is_some_and(|model| Arc::ptr_eq(&model.spec, spec)) {
+            // They are of former settings.
+            self.estimate();
+            return Vec::new();
+        }
+        self.silent_files.remove(&spec.id);
+        self.file_facts
+            .extend(facts.map(|facts| (spec.id.clone(), facts)));
+        match self.plan.take() {
+            Some(plan) => self.set_plan(plan),
+            // The first plan comes with them.
+            None => Vec::new(),
+        }
     }
 
     /// Models and host as they are now.
