@@ -41,10 +41,10 @@ impl ProcessFacts {
     /// # Errors
     /// It cannot be told, as without a descriptor or a permission.
     pub fn look(pid: u32) -> io::Result<Option<ProcessFacts>> {
-        ProcessFacts::told(std::fs::read_to_string(format!("/proc/{pid}/stat")))
+        ProcessFacts::from_stat(std::fs::read_to_string(format!("/proc/{pid}/stat")))
     }
 
-    fn told(stat: io::Result<String>) -> io::Result<Option<ProcessFacts>> {
+    fn from_stat(stat: io::Result<String>) -> io::Result<Option<ProcessFacts>> {
         match stat {
             Ok(stat) => match ProcessFacts::parse(&stat) {
                 Some(facts) => Ok(Some(facts)),
@@ -194,12 +194,12 @@ mod tests {
 
     #[test]
     fn a_process_that_cannot_be_read_is_not_taken_for_one_that_has_ended() {
-        let told = |errno: Errno| ProcessFacts::told(Err(errno.into()));
+        let read = |errno: Errno| ProcessFacts::from_stat(Err(errno.into()));
         for errno in [Errno::NOENT, Errno::SRCH] {
-            assert_eq!(told(errno).unwrap(), None, "{errno}");
+            assert_eq!(read(errno).unwrap(), None, "{errno}");
         }
         for errno in [Errno::MFILE, Errno::ACCESS] {
-            assert!(told(errno).is_err(), "{errno}");
+            assert!(read(errno).is_err(), "{errno}");
         }
     }
 
