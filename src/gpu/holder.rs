@@ -88,9 +88,11 @@ impl LeaseHost {
         if holder.pid_namespace.is_some() && holder.pid_namespace != self.pid_namespace {
             return HolderLife::Unknown;
         }
-        match ProcessFacts::read(holder.pid) {
-            Some(facts) if facts.start == holder.start && !facts.is_ended => HolderLife::Alive,
-            _ => HolderLife::Dead,
+        match ProcessFacts::look(holder.pid) {
+            Ok(Some(facts)) if facts.start == holder.start && !facts.is_ended => HolderLife::Alive,
+            Ok(_) => HolderLife::Dead,
+            // No descriptor is left, say: that says nothing of the holder.
+            Err(_) => HolderLife::Unknown,
         }
     }
 

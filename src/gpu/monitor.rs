@@ -239,8 +239,11 @@ impl DeviceWatcher {
     ) -> Result<Option<Ledger>, super::LedgerStoreError> {
         let host = self.ledger.host();
         let mut ledger = self.ledger.read()?;
-        let is_dead = |lease: &Lease| host.life(&lease.holder) == HolderLife::Dead;
-        if ledger.leases().iter().any(is_dead) {
+        // The holder of one that waits for its memory may be of another pid namespace, and not be judged here.
+        let is_over = |lease: &Lease| {
+            lease.state == LeaseState::Reclaiming || host.life(&lease.holder) == HolderLife::Dead
+        };
+        if ledger.leases().iter().any(is_over) {
             self.ledger.change(|ledger, _| {
                 attribute(host, views, ledger);
                 ledger.free_returned(views);
@@ -263,7 +266,13 @@ impl DeviceWatcher {
             (_, Some(source)) => &**source,
             (_, source) => &**source.insert(open_source(&self.gpu, had_devices)?),
         };
-        let listed = source.list()?.into_iter();
+        let listed = source.list()?;
+        if listed.is_empty() && source.problem().is_some() {
+            // No card has answered yet: none is gone for that.
+            let former = self.former.devices.iter();
+            return Ok(former.map(|device| device.view.clone()).collect());
+        }
+        let listed = listed.into_iter();
         let used = listed.filter(|info| self.gpu.uses(info.id.as_str(), info.index));
         let views = used.map(|info| self.view(source, info)).collect();
         let former = self.former.devices.iter().map(|it| &it.view.info.id);

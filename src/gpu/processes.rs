@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
@@ -30,9 +31,30 @@ pub struct ProcessFacts {
 }
 
 impl ProcessFacts {
-    /// Reads the facts of a process; none when it is not there.
+    /// Reads the facts of a process; none when it is not there, or cannot be read.
     pub fn read(pid: u32) -> Option<ProcessFacts> {
-        ProcessFacts::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        ProcessFacts::look(pid).ok()?
+    }
+
+    /// Reads the facts of a process; none when it is not there.
+    ///
+    /// # Errors
+    /// It cannot be told, as without a descriptor or a permission.
+    pub fn look(pid: u32) -> io::Result<Option<ProcessFacts>> {
+        ProcessFacts::from_stat(std::fs::read_to_string(format!("/proc/{pid}/stat")))
+    }
+
+    fn from_stat(stat: io::Result<String>) -> io::Result<Option<ProcessFacts>> {
+        match stat {
+            Ok(stat) => match ProcessFacts::parse(&stat) {
+                Some(facts) => Ok(Some(facts)),
+                None => Err(io::ErrorKind::InvalidData.into()),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            // It ended between the opening and the reading.
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads the fields behind the name, which may contain spaces and brackets.
@@ -168,6 +190,17 @@ mod tests {
             is_ended: false,
         };
         assert_eq!(facts, expected);
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_read_is_not_taken_for_one_that_has_ended() {
+        let read = |errno: Errno| ProcessFacts::from_stat(Err(errno.into()));
+        for errno in [Errno::NOENT, Errno::SRCH] {
+            assert_eq!(read(errno).unwrap(), None, "{errno}");
+        }
+        for errno in [Errno::MFILE, Errno::ACCESS] {
+            assert!(read(errno).is_err(), "{errno}");
+        }
     }
 
     #[test]

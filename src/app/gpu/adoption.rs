@@ -37,6 +37,8 @@ pub(super) struct AdoptedInstance {
     pub slot: SlotId,
     pub shares: Vec<DeviceShare>,
     pub group: LeaseGroup,
+    /// Digest of the settings that it was checked with.
+    pub configuration_digest: String,
     pub started: StartedInstance,
     pub port: ReservedPort,
     pub target: Arc<Target>,
@@ -89,6 +91,7 @@ impl AdoptionCheck {
                 slot: checked.slot,
                 shares: checked.shares,
                 group: checked.group,
+                configuration_digest: record.configuration_digest,
                 started: StartedInstance {
                     instance: record.instance.clone(),
                     main: running.main(),

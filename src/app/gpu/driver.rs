@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use infergate_core::ModelId;
+use infergate_core::model::ModelSpec;
 use infergate_core::vram::{DeviceShare, LeaseGroup, ModelPool, PoolMoment, ReadyOutlook, SlotId};
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -46,7 +47,7 @@ use super::ledger_queue::{LedgerQueue, UnreleasedLeases};
 use super::orphans::{remove_old_logs, sweep_orphans};
 use super::outlets::{Post, ReportOutlets, SetupLine, post_reports};
 use super::recorder::HostRecorder;
-use super::settings::{EstimateFacts, FileFacts, ReadModels};
+use super::settings::{EstimateFacts, FileFacts, HostPlan, ReadModels};
 use super::slot_run::{PortRetry, SlotRun};
 use super::standing_orders::StandingOrdersFile;
 use super::view::GpuBoard;
@@ -86,8 +87,12 @@ enum Message {
     Adopted(Adoption),
     /// States of the files of each model; none where they have not answered.
     Files(BTreeMap<ModelId, Option<FileLook>>),
-    /// A load was measured, or late files have answered: estimates may have changed.
+    /// A load was measured: estimates may have changed.
     Measured,
+    /// Facts of files that have answered late.
+    LateFacts(Arc<ModelSpec>, Box<Option<FileFacts>>),
+    /// State of files that have answered late.
+    LateFiles(ModelId, FileLook),
     /// The ledger's answer about leases that a process has outgrown.
     Outgrown {
         slot: SlotId,
@@ -146,6 +151,10 @@ pub(super) struct Driver {
     load_reads: FileReads,
     /// Facts of the models' files, as they have last told.
     file_facts: BTreeMap<ModelId, FileFacts>,
+    /// Leases of processes that were taken over while the files of their models did not answer, MiB.
+    leased_mib: BTreeMap<ModelId, u64>,
+    /// Models and host that the pool has its settings of; none before the first.
+    plan: Option<HostPlan>,
     /// Models whose files do not answer, which has been said.
     silent_files: BTreeSet<ModelId>,
     outlooks: BTreeMap<ModelId, ReadyOutlook>,
@@ -190,6 +199,7 @@ impl Driver {
         let ports = parts.gpu.ports;
         let cgroup = cgroup_parent(&parts.gpu);
         let (outlets, posted) = ReportOutlets::new(parts.shared.clock);
+        let reads = FileReads::new();
         Driver {
             pool: ModelPool::default(),
             ports: PortPool::new(ports.first..=ports.last),
@@ -207,10 +217,12 @@ impl Driver {
             estimating: None,
             early_orders: Vec::new(),
             files: FileBook::default(),
-            file_looks: FileReads::default(),
-            estimate_reads: FileReads::default(),
-            load_reads: FileReads::default(),
+            file_looks: reads.sibling(),
+            estimate_reads: reads.sibling(),
+            load_reads: reads,
             file_facts: BTreeMap::new(),
+            leased_mib: BTreeMap::new(),
+            plan: None,
             silent_files: BTreeSet::new(),
             outlooks: BTreeMap::new(),
             estimates: BTreeMap::new(),
@@ -366,6 +378,11 @@ impl Driver {
             Message::Files(found) => self.take_files(found),
             Message::Adopted(adoption) => return self.settle(adoption),
             Message::Measured => return self.estimate(),
+            Message::LateFacts(spec, facts) => self.take_late_facts(&spec, *facts),
+            Message::LateFiles(model, look) => {
+                let changed = self.files.take_late(model, look);
+                self.take_changes(changed)
+            }
             Message::Outgrown { slot, life, result } => {
                 return self.take_outgrown(&slot, life, result);
             }

@@ -43,6 +43,18 @@ impl FileBook {
         self.models.retain(|id, _| found.contains_key(id));
         let answered = found.into_iter();
         let answered = answered.filter_map(|(id, look)| Some((id, look?)));
+        self.take_answers(answered)
+    }
+
+    /// Takes the files of a model over that have answered after the look.
+    pub fn take_late(&mut self, model: ModelId, look: FileLook) -> Vec<ModelId> {
+        self.take_answers(std::iter::once((model, look)))
+    }
+
+    fn take_answers(
+        &mut self,
+        answered: impl Iterator<Item = (ModelId, FileLook)>,
+    ) -> Vec<ModelId> {
         let mut states = BTreeMap::new();
         for (id, look) in answered {
             self.bytes.insert(id.clone(), look.bytes);

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use super::file_reads::FileReads;
+use super::file_reads::{FileReads, READ_WAIT};
 use super::leases;
 use super::sleep::{SleepStep, perform_step};
 use crate::gpu::process::{
@@ -115,9 +115,9 @@ pub(super) struct InstanceTask {
 
 impl InstanceTask {
     /// Runs the life to its end.
-    pub async fn run(self, orders: mpsc::Receiver<InstanceOrder>) {
+    pub async fn run(self, mut orders: mpsc::Receiver<InstanceOrder>) {
         let key = format!("{:032x}", fastrand::u128(..));
-        let started = match self.present_files().await {
+        let started = match self.present_files(&mut orders).await {
             Ok(files) => self
                 .start(&key, files)
                 .await
@@ -163,8 +163,11 @@ impl InstanceTask {
     /// Returns the state of the model's files.
     ///
     /// # Errors
-    /// A sentence: they are not there, or do not answer.
-    async fn present_files(&self) -> Result<Option<u64>, String> {
+    /// A sentence: they are not there or do not answer, or an order came first.
+    async fn present_files(
+        &self,
+        orders: &mut mpsc::Receiver<InstanceOrder>,
+    ) -> Result<Option<u64>, String> {
         let look = |spec: &ModelSpec| {
             let process = spec.process.as_ref();
             let path = process.and_then(|process| process.model_path.as_deref());
@@ -174,8 +177,16 @@ impl InstanceTask {
             }
         };
         let asked = (self.slot.to_string(), Arc::clone(&self.spec));
-        let found = self.reads.read(asked, look, || {}).await;
-        found.unwrap_or_else(|| Err("the files of the model do not answer".to_owned()))
+        // A slow disk has as long as the load: the pool ends that by an order.
+        let ready = self.spec.process.as_ref();
+        let ready = ready.map_or(0, |process| process.ready_timeout_secs);
+        let wait = READ_WAIT.max(Duration::from_secs(ready));
+        tokio::select! {
+            found = self.reads.read(asked, wait, look, |_| {}) => {
+                found.unwrap_or_else(|| Err("the files of the model do not answer".to_owned()))
+            }
+            _ = orders.recv() => Err("it was to end before its files answered".to_owned()),
+        }
     }
 
     async fn start(

@@ -35,12 +35,17 @@ pub(super) struct EstimateFacts {
     pub excess: Option<ManifestExcess>,
 }
 
-/// Models with what their files have told.
-pub(super) struct ReadModels {
+/// Models and host that the settings of the pool are made of.
+pub(super) struct HostPlan {
     pub specs: Vec<Arc<ModelSpec>>,
     pub gpu: Arc<GpuConfig>,
-    /// Room of the largest device, MiB.
+    /// Room of the largest device, MiB, which a model takes alone whose memory is not known.
     pub largest_mib: u64,
+}
+
+/// Models with what their files have told.
+pub(super) struct ReadModels {
+    pub plan: HostPlan,
     /// Facts of each model; none where its files have not answered, and where it has no process.
     pub facts: BTreeMap<ModelId, Option<Option<FileFacts>>>,
 }
@@ -74,10 +79,16 @@ impl FileFacts {
         })
     }
 
-    /// Returns the facts of a model whose files have never answered; none where nothing else tells its memory.
-    fn without_files(spec: &ModelSpec, gpu: &GpuConfig) -> Option<FileFacts> {
+    /// Returns the facts of a model whose files have never answered; none where neither its configuration nor a process
+    /// that was taken over tells its memory.
+    fn without_files(
+        spec: &ModelSpec,
+        gpu: &GpuConfig,
+        leased_mib: Option<u64>,
+    ) -> Option<FileFacts> {
         let model = managed_model(spec)?;
-        let mib = Some(spec.vram.mib).filter(|mib| *mib > 0)?;
+        let configured = Some(spec.vram.mib).filter(|mib| *mib > 0);
+        let mib = configured.or(leased_mib)?;
         Some(FileFacts {
             estimate: ManagedEstimate {
                 planned: PlannedModel {
@@ -85,7 +96,7 @@ impl FileFacts {
                     mib: Some(mib),
                     context_mib: gpu.context_mib,
                 },
-                source: Some(EstimateSource::Manifest),
+                source: configured.map(|_| EstimateSource::Manifest),
                 measured_mib: None,
                 excess: None,
                 notes: Vec::new(),
@@ -95,17 +106,19 @@ impl FileFacts {
     }
 }
 
-/// Settings of all managed models. `largest_mib`: room of the largest device, which a model takes alone whose memory is
-/// not known. A model without `facts` is left out unless its memory is configured.
+/// Settings of all managed models. A model without `facts` is left out unless its memory is configured or in `leased`,
+/// MiB.
 pub(super) fn host_settings(
-    specs: &[Arc<ModelSpec>],
-    (gpu, largest_mib): (&GpuConfig, u64),
+    plan: &HostPlan,
     facts: &BTreeMap<ModelId, FileFacts>,
+    leased: &BTreeMap<ModelId, u64>,
 ) -> EstimatedHost {
+    let gpu = &plan.gpu;
     let (mut models, mut estimates) = (BTreeMap::new(), BTreeMap::new());
-    for spec in specs {
+    for spec in &plan.specs {
         let known = facts.get(&spec.id).cloned();
-        let known = known.or_else(|| FileFacts::without_files(spec, gpu));
+        let leased_mib = leased.get(&spec.id).copied();
+        let known = known.or_else(|| FileFacts::without_files(spec, gpu, leased_mib));
         let (Some(mut known), Some(model)) = (known, managed_model(spec)) else {
             continue;
         };
@@ -119,7 +132,7 @@ pub(super) fn host_settings(
             excess: estimate.excess,
         };
         estimates.insert(spec.id.clone(), facts);
-        models.insert(spec.id.clone(), pool_model(spec, &known, largest_mib));
+        models.insert(spec.id.clone(), pool_model(spec, &known, plan.largest_mib));
     }
     EstimatedHost {
         pool: pool_config(gpu, models),
@@ -265,6 +278,25 @@ mod tests {
     fn number(json: &str) -> u64 {
         let text = format!(r#"{{"id":"m","task":"text-generation","backend":"openai",{json}}}"#);
         revision(&serde_json::from_str(&text).unwrap())
+    }
+
+    #[test]
+    fn a_model_whose_files_do_not_answer_is_planned_by_the_leases_of_its_process() {
+        let text =
+            r#"{"id":"m","task":"text-generation","backend":"openai","process":{"preset":"vllm"}}"#;
+        let plan = HostPlan {
+            specs: vec![Arc::new(serde_json::from_str(text).unwrap())],
+            gpu: Arc::default(),
+            largest_mib: 80_000,
+        };
+        let planned = |leased| {
+            let pool = host_settings(&plan, &BTreeMap::new(), &leased).pool;
+            let model = pool.models.get(&ModelId::from("m"));
+            model.map(|model| (model.need.mib, model.is_exclusive))
+        };
+        assert_eq!(planned(BTreeMap::new()), None);
+        let leased = BTreeMap::from([(ModelId::from("m"), 9000)]);
+        assert_eq!(planned(leased), Some((9000, false)));
     }
 
     #[test]

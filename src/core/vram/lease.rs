@@ -83,7 +83,7 @@ pub enum HolderLife {
     Alive,
     /// The process is gone, or its pid belongs to a later one.
     Dead,
-    /// The pid counts in another namespace.
+    /// The pid counts in another namespace, or its process cannot be read.
     Unknown,
 }
 
@@ -126,6 +126,9 @@ pub struct Lease {
     /// Moment at which its holder was found to be gone; `None` while it is not.
     #[serde(default)]
     pub reclaiming_since_ms: Option<HostTime>,
+    /// State before that moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_before: Option<LeaseState>,
 }
 
 /// Leases of one grant, and the epoch that proves which grant is meant.

@@ -205,6 +205,7 @@ impl Ledger {
                 priority,
                 granted_ms: now,
                 reclaiming_since_ms: None,
+                state_before: None,
             });
         }
         Ok(LeaseGroup { id: group, epoch })
@@ -336,24 +337,31 @@ impl Ledger {
     ///
     /// Leases of holders that are gone wait for their memory: until [`Ledger::free_returned`] finds it back, at most for
     /// [`RECLAIM_MAX`]. Memory that is in use beyond that counts as memory of others. Holders that cannot be seen from here
-    /// are not judged.
+    /// are not judged. A holder that is there all the same has its leases as before.
     pub fn expire(&mut self, now: HostTime, life: impl Fn(&Holder) -> HolderLife) {
         let before = self.leases.len() + self.claims.len();
-        let mut ended = 0;
+        let mut changed = 0;
         self.leases.retain_mut(|lease| {
+            let life = life(&lease.holder);
             if let Some(since) = lease.reclaiming_since_ms {
-                return now.since(since) < RECLAIM_MAX;
-            }
-            if life(&lease.holder) == HolderLife::Dead {
+                if life != HolderLife::Alive {
+                    return now.since(since) < RECLAIM_MAX;
+                }
+                // It could not be seen when it was judged. Of one without a state before, use may still rise.
+                lease.state = lease.state_before.take().unwrap_or(LeaseState::Granted);
+                lease.reclaiming_since_ms = None;
+                changed += 1;
+            } else if life == HolderLife::Dead {
+                lease.state_before = Some(lease.state);
                 lease.state = LeaseState::Reclaiming;
                 lease.reclaiming_since_ms = Some(now);
-                ended += 1;
+                changed += 1;
             }
             true
         });
         self.claims
             .retain(|claim| now < claim.until_ms && life(&claim.holder) != HolderLife::Dead);
-        if ended > 0 || self.leases.len() + self.claims.len() != before {
+        if changed > 0 || self.leases.len() + self.claims.len() != before {
             self.next_generation();
         }
     }

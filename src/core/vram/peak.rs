@@ -165,6 +165,7 @@ mod tests {
             priority: 5,
             granted_ms: HostTime(1),
             reclaiming_since_ms: None,
+            state_before: None,
         }
     }
 

@@ -41,6 +41,11 @@ impl<T: Send + 'static> CardLooks<T> {
         }
     }
 
+    /// Returns whether a card has not answered yet: its thread hangs for as long.
+    pub fn is_waiting(&self) -> bool {
+        self.cards.borrow().values().any(|card| card.is_asked)
+    }
+
     /// Looks at cards, all at once; none for a card that does not answer. An answer that was late comes with the next
     /// call.
     pub fn look_at(&self, indexes: impl Iterator<Item = u32>) -> Vec<(u32, Option<T>)> {
@@ -121,6 +126,7 @@ mod tests {
         for _ in 0..3 {
             let answers = looks.look_at(0..3);
             assert_eq!(answers, [(0, Some(0)), (1, None), (2, Some(20))]);
+            assert!(looks.is_waiting());
         }
         *gate.0.lock() = true;
         gate.1.notify_all();
@@ -128,5 +134,6 @@ mod tests {
             thread::yield_now();
         }
         assert_eq!(looks.look_at(1..2), [(1, Some(10))]);
+        assert!(!looks.is_waiting());
     }
 }

@@ -241,7 +241,17 @@ impl DeviceSource for NvmlDevices {
 
     fn list(&self) -> Result<Vec<DeviceInfo>, DeviceError> {
         let count = self.driver.nvml.device_count();
-        let count = count.map_err(|error| failed("list of devices", &error))?;
+        let count = match count {
+            Ok(count) => count,
+            // Another source would have another thread for the card that hangs.
+            Err(error) if self.looks.is_waiting() => {
+                let mut found = self.found.borrow_mut();
+                found.samples.clear();
+                found.problem = Some(error.to_string());
+                return Ok(found.devices.values().flatten().cloned().collect());
+            }
+            Err(error) => return Err(failed("list of devices", &error)),
+        };
         let looked = self.looks.look_at(0..count);
         let mut found = self.found.borrow_mut();
         found.devices.retain(|index, _| *index < count);
@@ -266,7 +276,10 @@ impl DeviceSource for NvmlDevices {
         let devices: Vec<DeviceInfo> = found.devices.values().flatten().cloned().collect();
         found.problem = (!problems.is_empty()).then(|| problems.join("; "));
         match &found.problem {
-            Some(problem) if devices.is_empty() => Err(failed("list of devices", problem)),
+            // One whose cards hang stays, and is asked again: another one would hang as well.
+            Some(problem) if devices.is_empty() && !self.looks.is_waiting() => {
+                Err(failed("list of devices", problem))
+            }
             _ => Ok(devices),
         }
     }

@@ -15,6 +15,7 @@ use super::actions::SlotOrders;
 use super::{Driver, Message};
 use crate::app::gpu::adoption::{AdoptedInstance, Adoption, AdoptionCheck, named_slot};
 use crate::gpu::process::{InstanceRecord, RunningInstance, run_directory};
+use crate::gpu::settings_digest;
 
 /// Interval of looks whether the requests of a predecessor have ended.
 const PREDECESSOR_LOOK: Duration = Duration::from_millis(100);
@@ -42,14 +43,17 @@ impl Driver {
         });
         let mut checks: FuturesUnordered<_> = checks.collect();
         let mut checked = Vec::new();
-        // The models of the pool: no other message can come yet.
+        // No instance has a slot before the models of the pool have come; late reads may tell of themselves before that.
         let configured = sleep(CONFIGURATION_MAX);
         tokio::pin!(configured);
         loop {
             tokio::select! {
                 Some(message) = self.messages.recv() => {
+                    let is_last = matches!(message, Message::Configured(_));
                     self.take(message);
-                    break;
+                    if is_last {
+                        break;
+                    }
                 }
                 Some(adoption) = checks.next() => checked.push(adoption),
                 () = &mut configured => break,
@@ -89,6 +93,13 @@ impl Driver {
     /// Gives an instance its slot, unless another one has it.
     fn place(&mut self, adopted: AdoptedInstance) {
         let slot = adopted.slot;
+        let model = self.models.get(&slot.model);
+        // A reload since its check may have changed them.
+        if !model.is_some_and(|it| settings_digest(&it.spec) == adopted.configuration_digest) {
+            tracing::info!(%slot, "the settings of a process of a former gateway have changed: it ends");
+            return self.end(adopted.running);
+        }
+        self.plan_by_leases(&slot.model, &adopted.shares);
         let present = self.pool.slot_state(&slot);
         if !present.is_some_and(|(state, _)| state == SlotState::Cold) {
             tracing::info!(%slot, "the slot of a process of a former gateway is taken: it ends");

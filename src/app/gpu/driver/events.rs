@@ -97,7 +97,8 @@ impl Driver {
         match news.detail {
             NewsDetail::None => {}
             NewsDetail::Started(started) => {
-                run.is_handed_over = started.keeper.is_some();
+                // Its keeper has had the leases since before its start.
+                run.is_handed_over = true;
                 tracing::info!(slot = %news.slot, pid = started.main.pid, port = started.port, instance = %started.instance, "a model's process has started");
                 run.started = Some(started);
             }

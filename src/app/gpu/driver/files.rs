@@ -42,8 +42,14 @@ impl Driver {
                 state: file_state(spec),
                 bytes: stored_bytes(spec),
             };
-            // The next look has what one that is late would tell.
-            let found = looks.read_all(&specs, look, || {}).await;
+            let late = {
+                let sender = sender.clone();
+                move |spec: Arc<ModelSpec>, look| {
+                    // Without a driver the gateway ends.
+                    let _ = sender.blocking_send(Message::LateFiles(spec.id.clone(), look));
+                }
+            };
+            let found = looks.read_all(&specs, look, late).await;
             // Without a driver the gateway ends.
             let _ = sender.send(Message::Files(found)).await;
         });
@@ -51,6 +57,11 @@ impl Driver {
 
     pub(super) fn take_files(&mut self, found: BTreeMap<ModelId, Option<FileLook>>) -> Vec<Action> {
         let changed = self.files.take(found);
+        self.take_changes(changed)
+    }
+
+    /// Makes estimates anew of models whose files have changed, and restarts what is outdated.
+    pub(super) fn take_changes(&mut self, changed: Vec<ModelId>) -> Vec<Action> {
         if !changed.is_empty() {
             // Other files may need other memory.
             self.estimate();

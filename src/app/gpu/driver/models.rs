@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use infergate_core::ModelId;
 use infergate_core::model::{ModelSpec, slot_url};
-use infergate_core::vram::{Action, SlotId, SlotState};
+use infergate_core::vram::{Action, DeviceShare, SlotId, SlotState};
 
 use super::{Driver, Message};
-use crate::app::gpu::settings::{FileFacts, ReadModels, demand_settings, host_settings};
+use crate::app::gpu::settings::{FileFacts, HostPlan, ReadModels, demand_settings, host_settings};
 use crate::upstream::ModelRuntime;
 
 impl Driver {
@@ -57,28 +57,22 @@ impl Driver {
             return;
         }
         self.estimating = Some(false);
-        let models = self.models.values();
-        let specs: Vec<Arc<ModelSpec>> = models.map(|it| Arc::clone(&it.spec)).collect();
-        let devices = self.reading.devices.iter();
-        let largest = devices.map(|it| it.view.info.total_mib.saturating_sub(it.view.reserve_mib));
-        let largest = largest.max().unwrap_or(0);
-        let (gpu, sender) = (Arc::clone(&self.parts.gpu), self.sender.clone());
+        let plan = self.present_plan();
+        let sender = self.sender.clone();
         let (store, reading) = (Arc::clone(&self.parts.measured), Arc::clone(&self.reading));
         let reads = self.estimate_reads.clone();
         let late = {
             let sender = self.sender.clone();
-            move || drop(sender.blocking_send(Message::Measured))
+            move |spec: Arc<ModelSpec>, facts| {
+                // Without a driver the gateway ends.
+                let _ = sender.blocking_send(Message::LateFacts(spec, Box::new(facts)));
+            }
         };
         self.tasks.spawn(async move {
-            let used = Arc::clone(&gpu);
+            let used = Arc::clone(&plan.gpu);
             let read = move |spec: &ModelSpec| FileFacts::read(spec, &used, &store, &reading);
-            let facts = reads.read_all(&specs, read, late).await;
-            let read = Box::new(ReadModels {
-                specs,
-                gpu,
-                largest_mib: largest,
-                facts,
-            });
+            let facts = reads.read_all(&plan.specs, read, late).await;
+            let read = Box::new(ReadModels { plan, facts });
             // Without a driver the gateway ends.
             let _ = sender.send(Message::Configured(read)).await;
         });
@@ -86,8 +80,9 @@ impl Driver {
 
     /// Takes what the files of the models have told. Models whose files do not answer keep what they told before.
     pub(super) fn take_settings(&mut self, read: ReadModels) -> Vec<Action> {
-        let ReadModels { specs, facts, .. } = read;
+        let ReadModels { plan, facts } = read;
         self.file_facts.retain(|id, _| facts.contains_key(id));
+        self.leased_mib.retain(|id, _| facts.contains_key(id));
         for (id, facts) in facts {
             match facts {
                 Some(facts) => {
@@ -103,13 +98,8 @@ impl Driver {
                 None => {}
             }
         }
-        let host = (&*read.gpu, read.largest_mib);
-        let settings = host_settings(&specs, host, &self.file_facts);
         let is_stale = self.estimating.take().unwrap_or(false);
-        self.show_estimates(settings.estimates);
-        let recorded = self.outlets.has_events().then(|| settings.pool.clone());
-        let mut actions = self.pool.set_config(settings.pool, self.moment());
-        self.record_config(recorded);
+        let mut actions = self.set_plan(plan);
         match is_stale {
             true => self.estimate(),
             // What the pool has said of a model holds until it has heard that the model is gone.
@@ -121,6 +111,68 @@ impl Driver {
             }
         }
         actions
+    }
+
+    /// Takes what the files of a model have told too late for its estimate: those of a slow disk are always late.
+    pub(super) fn take_late_facts(
+        &mut self,
+        spec: &Arc<ModelSpec>,
+        facts: Option<FileFacts>,
+    ) -> Vec<Action> {
+        let present = self.models.get(&spec.id);
+        if !present.is_some_and(|model| Arc::ptr_eq(&model.spec, spec)) {
+            // They are of former settings.
+            self.estimate();
+            return Vec::new();
+        }
+        self.silent_files.remove(&spec.id);
+        self.file_facts
+            .extend(facts.map(|facts| (spec.id.clone(), facts)));
+        match self.plan.take() {
+            Some(plan) => self.set_plan(plan),
+            // The first plan comes with them.
+            None => Vec::new(),
+        }
+    }
+
+    /// Models and host as they are now.
+    fn present_plan(&self) -> HostPlan {
+        let models = self.models.values();
+        let devices = self.reading.devices.iter();
+        let largest = devices.map(|it| it.view.info.total_mib.saturating_sub(it.view.reserve_mib));
+        HostPlan {
+            specs: models.map(|it| Arc::clone(&it.spec)).collect(),
+            gpu: Arc::clone(&self.parts.gpu),
+            largest_mib: largest.max().unwrap_or(0),
+        }
+    }
+
+    /// Gives the pool its settings, by what is known of the models.
+    fn set_plan(&mut self, plan: HostPlan) -> Vec<Action> {
+        let settings = host_settings(&plan, &self.file_facts, &self.leased_mib);
+        self.plan = Some(plan);
+        self.show_estimates(settings.estimates);
+        let recorded = self.outlets.has_events().then(|| settings.pool.clone());
+        let actions = self.pool.set_config(settings.pool, self.moment());
+        self.record_config(recorded);
+        actions
+    }
+
+    /// Plans a model whose files have not answered by the leases of a process of it that is taken over: a slow disk ends
+    /// no server that is loaded.
+    pub(super) fn plan_by_leases(&mut self, model: &ModelId, shares: &[DeviceShare]) {
+        if self.file_facts.contains_key(model) {
+            return;
+        }
+        let leased: u64 = shares.iter().map(|share| share.mib).sum();
+        let known = self.leased_mib.entry(model.clone()).or_default();
+        if leased <= *known {
+            return;
+        }
+        *known = leased;
+        let plan = self.plan.take().unwrap_or_else(|| self.present_plan());
+        let actions = self.set_plan(plan);
+        self.perform(actions);
     }
 
     /// Keeps runtimes whose gate no present model has, while requests of theirs are in flight.

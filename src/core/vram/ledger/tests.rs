@@ -150,13 +150,36 @@ fn a_holder_that_cannot_be_seen_keeps_its_lease_and_one_that_is_gone_does_not_ge
     ledger.expire(end, |_| HolderLife::Dead);
     assert_eq!(ledger.leases()[0].state, LeaseState::Reclaiming);
     assert_eq!(ledger.hold(&group), Err(StaleLease), "it is over");
-    ledger.expire(end + RECLAIM_MAX, |_| HolderLife::Alive);
+    ledger.expire(end + RECLAIM_MAX, |_| HolderLife::Unknown);
     assert!(ledger.leases().is_empty());
+}
+
+#[test]
+fn a_lease_whose_holder_is_there_all_the_same_is_as_before() {
+    let mut ledger = Ledger::new(BOOT, NOW);
+    let group = ledger
+        .acquire(&holder(1), 5, &[share(0, 10)], &[idle(0)], NOW)
+        .unwrap();
+    ledger.hold(&group).unwrap();
+    let before = ledger.leases().to_vec();
+    ledger.expire(NOW, |_| HolderLife::Dead);
+    assert!(awaits_memory(&ledger));
+    ledger.expire(NOW + Millis(1), |_| HolderLife::Alive);
+    assert_eq!(ledger.leases(), before);
+    ledger.expire(NOW + RECLAIM_MAX, |_| HolderLife::Alive);
+    assert_eq!(ledger.leases(), before, "its end is not awaited any more");
 }
 
 fn awaits_memory(ledger: &Ledger) -> bool {
     let mut leases = ledger.leases().iter();
     leases.any(|lease| lease.state == LeaseState::Reclaiming)
+}
+
+fn life_but_of_the_first(holder: &Holder) -> HolderLife {
+    match holder.pid {
+        1 => HolderLife::Dead,
+        _ => HolderLife::Alive,
+    }
 }
 
 /// Two commands on a device of which `processes` are listed, the first of which is gone.
@@ -168,11 +191,7 @@ fn with_a_dead_holder(processes: Option<Vec<ProcessUse>>) -> (Ledger, DeviceView
             .acquire(&holder(pid), 5, &share, &[idle(0)], NOW)
             .unwrap();
     }
-    let life = |holder: &Holder| match holder.pid {
-        1 => HolderLife::Dead,
-        _ => HolderLife::Alive,
-    };
-    ledger.expire(NOW + Millis(100), life);
+    ledger.expire(NOW + Millis(100), life_but_of_the_first);
     let mut view = idle(0);
     let sample = view.sample.as_mut().unwrap();
     // The second one uses a part of its lease, and nothing has returned of the first one's.
@@ -184,7 +203,7 @@ fn with_a_dead_holder(processes: Option<Vec<ProcessUse>>) -> (Ledger, DeviceView
 fn memory_of_a_holder_that_is_gone_is_not_granted_before_it_can_have_returned() {
     let (mut ledger, mut view) = with_a_dead_holder(None);
     let mut acquire = |now: HostTime| {
-        ledger.expire(now, |_| HolderLife::Alive);
+        ledger.expire(now, life_but_of_the_first);
         view.sample.as_mut().unwrap().taken_at = now;
         let views = std::slice::from_ref(&view);
         let granted = ledger.acquire(&holder(3), 5, &[share(0, 10_000)], views, now);

@@ -31,8 +31,9 @@ use crate::telemetry::host_time;
 
 /// Connections at a time: gateways that follow each other while the former ones still serve, and commands.
 const CLIENTS_MAX: usize = 64;
-/// Time for the gateway to send what is to be started.
-const SPEC_WAIT: Duration = Duration::from_secs(10);
+/// Time for the gateway to send what is to be started. Longer than its wait for the ledger, whose leases it hands over
+/// before that.
+const SPEC_WAIT: Duration = Duration::from_secs(30);
 /// Time for clients to read that nothing is left.
 const FAREWELL_WAIT: Duration = Duration::from_millis(500);
 /// Pause after a connection that the system has no room for.
