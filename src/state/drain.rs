@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 #[derive(Default)]
 pub struct Drain {
     draining: AtomicBool,
-    begun: Notify,
+    drain_begins: Notify,
     in_flight: AtomicUsize,
     /// Connections with answers that their sockets have not taken.
     unsent: AtomicUsize,
@@ -27,17 +27,17 @@ impl Drain {
     /// From now on connections are not kept alive and readiness fails. Requests are still served.
     pub fn begin(&self) {
         self.draining.store(true, Ordering::Release);
-        self.begun.notify_waiters();
+        self.drain_begins.notify_waiters();
     }
 
     /// Returns once this node shuts down.
-    pub async fn begun(&self) {
-        let begun = self.begun.notified();
-        tokio::pin!(begun);
+    pub async fn draining(&self) {
+        let draining = self.drain_begins.notified();
+        tokio::pin!(draining);
         // Registered before the flag is read, so that the call cannot be missed.
-        begun.as_mut().enable();
+        draining.as_mut().enable();
         if !self.is_draining() {
-            begun.await;
+            draining.await;
         }
     }
 

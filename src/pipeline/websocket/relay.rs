@@ -102,7 +102,7 @@ async fn record_report(
     mut report: Box<ConnectionReport>,
 ) {
     let drained = async {
-        shared.drain.begun().await;
+        shared.drain.draining().await;
         sleep(DRAINING_REPORT_TIMEOUT).await;
     };
     let reported = tokio::select! {

@@ -95,7 +95,7 @@ impl Driver {
         let slot = adopted.slot;
         let model = self.models.get(&slot.model);
         // A reload since its check may have changed them.
-        if !model.is_some_and(|it| settings_digest(&it.spec) == adopted.configuration_digest) {
+        if model.is_none_or(|it| settings_digest(&it.spec) != adopted.configuration_digest) {
             tracing::info!(%slot, "the settings of a process of a former gateway have changed: it ends");
             return self.end(adopted.running);
         }
