@@ -102,8 +102,11 @@ impl ModelPool {
                 None => added.push((id, ModelRecord::new(model, life, at.now))),
             }
         }
+        let whole_mib = self.whole_mib();
+        for (_, record) in &mut added {
+            record.whole_mib = whole_mib;
+        }
         self.models.add_all(added);
-        self.size_exclusive();
         self.finish(at)
     }
 
@@ -122,8 +125,10 @@ impl ModelPool {
             }
         }
         self.devices = Some(devices);
-        self.models.change_all(|_, model| model.is_refused = false);
-        self.size_exclusive();
+        let whole_mib = self.whole_mib();
+        self.models.change_all(|_, model| {
+            (model.is_refused, model.whole_mib) = (false, whole_mib);
+        });
         for id in lost {
             // A slot whose process is ending already goes on to its end.
             let _ = self.apply(&id, SlotEvent::DeviceLost, at);

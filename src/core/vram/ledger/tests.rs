@@ -604,7 +604,11 @@ impl World {
             return;
         }
         let own = self.used(index) - self.outside[index as usize];
-        let room = TOTAL_MIB.saturating_sub(leased.max(own));
+        // What a dead holder gives back later may be leased no more.
+        let returning = self.returning.iter();
+        let returning = returning.filter_map(|(_, uses)| uses.get(&index));
+        let taken = leased + returning.sum::<u64>();
+        let room = TOTAL_MIB.saturating_sub(taken.max(own));
         self.outside[index as usize] = self.rng.u64(0..=room.min(6000));
     }
 

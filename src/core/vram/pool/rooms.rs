@@ -130,47 +130,23 @@ impl ModelPool {
         rooms
     }
 
-    /// Sizes models of unknown memory, each of which takes a device alone: that of its plan, else the largest without a
-    /// lease, else the largest that others leave for it.
-    pub(super) fn size_exclusive(&mut self) {
-        let Some(devices) = self.devices.as_deref() else {
-            return;
+    /// Memory of the device with the most of it that is free there without a lease, MiB: of those that take loads, where
+    /// there are such.
+    pub(super) fn whole_mib(&self) -> Option<u64> {
+        let devices = self.devices.as_deref()?;
+        let largest = |takes: fn(&PoolDevice) -> bool| {
+            let taking = devices.iter().filter(|device| takes(device));
+            let whole = taking.map(|device| device.empty_mib.saturating_sub(device.outside_mib));
+            // A lease of nothing has room everywhere.
+            whole.max().map(|mib| mib.max(1))
         };
-        let mut uses = self.device_uses().uses;
-        self.add_claimed(devices, &mut uses);
-        // A lease of nothing has room everywhere.
-        let whole =
-            |device: &PoolDevice| device.empty_mib.saturating_sub(device.outside_mib).max(1);
-        let largest = |takes: fn(&PoolDevice, &DeviceUse) -> bool| {
-            let taking = devices.iter().zip(&uses);
-            let taking = taking.filter(|(device, usage)| takes(device, usage));
-            taking.map(|(device, _)| whole(device)).max()
-        };
-        let has_no_lease = |device: &PoolDevice, usage: &DeviceUse| {
-            let is_unused = usage.residents == 0 && !usage.is_reserved && !usage.is_stuck;
-            device.is_open && device.others_mib <= device.outside_mib && is_unused
-        };
-        let room_mib = largest(has_no_lease)
-            .or_else(|| largest(|device, _| device.is_open))
-            .or_else(|| largest(|_, _| true));
-        self.models.size_exclusive(|model| {
-            let mut pending = model.slots.iter().filter(|record| record.is_pending());
-            let planned = pending.find_map(|record| record.planned.first());
-            let planned = planned.and_then(|share| {
-                let mut devices = devices.iter();
-                devices.find(|device| device.id == share.device)
-            });
-            planned.map(whole).or(room_mib)
-        });
+        largest(|device| device.is_open).or_else(|| largest(|_| true))
     }
 
     /// Keeps the uses of the devices until a model changes: a decision looks at them several times.
     pub(super) fn keep_uses(&mut self) {
         if self.uses.changes != Some(self.models.changes()) {
             self.uses = self.device_uses();
-            if self.models.has_exclusive() {
-                self.size_exclusive();
-            }
         }
     }
 

@@ -112,20 +112,6 @@ impl ModelTable {
         &mut self.records[place]
     }
 
-    /// Returns whether a model takes a device alone.
-    pub fn has_exclusive(&self) -> bool {
-        self.records.iter().any(|record| record.config.is_exclusive)
-    }
-
-    /// Sets the room of each model that takes a device alone, which is no change of the model.
-    pub fn size_exclusive(&mut self, room_mib: impl Fn(&ModelRecord) -> Option<u64>) {
-        for record in &mut self.records {
-            if record.config.is_exclusive {
-                record.whole_mib = room_mib(record);
-            }
-        }
-    }
-
     /// Changes every model.
     pub fn change_all(&mut self, mut change: impl FnMut(&ModelId, &mut ModelRecord)) {
         for (id, record) in self.names.iter().zip(&mut self.records) {

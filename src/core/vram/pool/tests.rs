@@ -102,30 +102,6 @@ fn a_model_of_unknown_memory_goes_on_no_device_that_has_a_lease() {
 }
 
 #[test]
-fn a_model_of_unknown_memory_takes_a_smaller_device_that_is_free() {
-    let mut config = small_config();
-    let pinned = PoolModel {
-        is_pinned: true,
-        ..model(18_000)
-    };
-    let unknown = PoolModel {
-        is_exclusive: true,
-        ..model(22_000)
-    };
-    config.models = [(id("p"), pinned), (id("x"), unknown)].into();
-    let mut host = SimulatedHost::new(7, &[22_000, 16_000], config);
-    host.deliver_all();
-    host.load("p");
-    assert_eq!(host.state("p"), SlotState::Ready);
-    host.set_outside(1, 300);
-    host.arrive("x");
-    assert_eq!(host.lease_mib("x"), 15_700);
-    host.deliver_all();
-    host.load("x");
-    assert_eq!(host.state("x"), SlotState::Ready);
-}
-
-#[test]
 fn a_model_without_room_makes_the_least_recently_used_one_end_and_waits_for_its_memory() {
     let mut host = host();
     host.arrive("a");
