@@ -39,7 +39,7 @@ impl ProcessFacts {
     /// Reads the facts of a process; none when it is not there.
     ///
     /// # Errors
-    /// It cannot be told, as without a descriptor or a permission.
+    /// Unreadable, as without a descriptor or a permission.
     pub fn look(pid: u32) -> io::Result<Option<ProcessFacts>> {
         ProcessFacts::from_stat(std::fs::read_to_string(format!("/proc/{pid}/stat")))
     }

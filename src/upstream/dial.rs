@@ -40,7 +40,7 @@ const ENDPOINT_PROBED_EVERY: Duration = Duration::from_secs(5);
 /// TCP would repeat its first packet; here the kernel refuses at once (unix(7)).
 const FULL_SOCKET_PAUSE: Duration = Duration::from_millis(2);
 
-/// Where a server listens.
+/// Place at which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum DialPlace {
     /// Address and port.
