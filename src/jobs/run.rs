@@ -550,4 +550,9 @@ impl RunContext {
         let end = (EndReason::ModelRemoved, None);
         self.finish_unrun(taken, end, NO_API).await;
     }
+
+    /// Ends or releases a job that never got a permit.
+    pub async fn leave_taken(&self, taken: &TakenJob, not_run: NotRun) {
+        self.leave(taken, not_run, NO_API).await;
+    }
 }

@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::catalog::JobCatalog;
+use super::readiness::{NotRun, before_run};
 use super::reconcile::HeldRuns;
 use super::run::RunContext;
 use super::signals::StopCause;
@@ -259,7 +260,7 @@ impl Worker {
         let take = self.held.begin_take(self.context.clock.now());
         let taken = self.take_with(&turn.key, permit).await;
         drop(ask);
-        let (run, permit) = match taken {
+        let (mut run, permit) = match taken {
             Ok(Some(taken)) => taken,
             Ok(None) => return SlotEnd::Done(id),
             Err(()) => {
@@ -276,10 +277,18 @@ impl Worker {
             self.context.end_moved(&run.taken).await;
             return SlotEnd::Done(id);
         }
-        let Some(permit) = self.or_another(&model, permit, run.taken.time_left).await else {
-            let cause = ReleaseCause::LostReply;
-            self.context.release(&run.taken, cause, None).await;
-            return SlotEnd::Paused(id);
+        let permit = match permit {
+            Some(permit) => permit,
+            None => match self
+                .late_permit(&model, &mut run.taken, &registered.1)
+                .await
+            {
+                Ok(permit) => permit,
+                Err(not_run) => {
+                    self.context.leave_taken(&run.taken, not_run).await;
+                    return SlotEnd::Paused(id);
+                }
+            },
         };
         let permit = self.elsewhere(&model, permit, &run.taken);
         let turn = turn.begin();
@@ -362,18 +371,26 @@ impl Worker {
         }
     }
 
-    /// Returns the permit, or one that is waited for where it went back meanwhile, as long as the job has time.
-    async fn or_another(
+    /// Waits for a permit of a job that came after the one for it had gone back, while the job has time and nobody stops
+    /// it. The wait is part of its time.
+    ///
+    /// # Errors
+    /// What becomes of the job.
+    async fn late_permit(
         &self,
         model: &Arc<ModelRuntime>,
-        permit: Option<Permit>,
-        time_left: Millis,
-    ) -> Option<Permit> {
-        let limit = Duration::from_millis(time_left.0);
-        match permit {
-            Some(permit) => Some(permit),
-            None => timeout(limit, self.permit(model)).await.ok()?,
-        }
+        taken: &mut TakenJob,
+        stop: &watch::Receiver<StopCause>,
+    ) -> Result<Permit, NotRun> {
+        let began = Instant::now();
+        let waiting = async {
+            let permit = self.permit(model).await;
+            permit.ok_or(NotRun::Released(ReleaseCause::LostReply))
+        };
+        let permit = before_run(taken, stop.clone(), waiting).await?;
+        let waited = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        taken.time_left = Millis(taken.time_left.0.saturating_sub(waited));
+        Ok(permit)
     }
 
     /// Returns a permit of another endpoint where the job's last attempt lost the one in hand, and another is free now.

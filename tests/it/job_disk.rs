@@ -123,6 +123,44 @@ async fn a_disk_that_hangs_keeps_no_permit_from_live_requests_and_the_job_runs_a
 }
 
 #[tokio::test]
+async fn a_job_that_came_too_late_for_its_permit_is_canceled_while_it_waits_for_another() {
+    let server = ScriptedServer::held().await;
+    let faults = SyncFaults::build();
+    let node = faults.node(server.address).await;
+    let post = async || {
+        let mut client = node.client().await;
+        let body = chat("acme/m", "");
+        client.post("", "/v1/chat/completions", &body).await;
+        client
+    };
+    let mut first = post().await;
+    node.settles(1, 0).await;
+    let id = id_of(&node.post(PREDICTIONS, INPUT).await);
+    node.settles(1, 1).await;
+    faults.set("hold");
+    server.next();
+    assert_eq!(first.response().await.status, 200);
+    let mut second = post().await;
+    eventually("the second one has the permit", async || {
+        (server.requests().len() == 2).then_some(())
+    })
+    .await;
+    faults.set("");
+    eventually("the job is taken", async || {
+        let object = show(&node, &id).await.json();
+        (object["status"] == "processing").then_some(())
+    })
+    .await;
+    let path = format!("/v1/predictions/{id}/cancel");
+    let canceled = node.post(&path, "").await.json();
+    assert_eq!(canceled["status"], "canceled", "{canceled}");
+    server.next();
+    assert_eq!(second.response().await.status, 200);
+    node.idle().await;
+    assert_eq!(server.requests().len(), 2, "the job has never run");
+}
+
+#[tokio::test]
 async fn a_create_whose_commit_fails_once_is_known_all_the_same_and_its_job_runs_once() {
     let server = SimulatedServer::fast().await;
     let faults = SyncFaults::build();
