@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use infergate_core::api::{Call, Operation, body, open_inference};
+use infergate_core::api::{Barred, Call, body};
 use infergate_core::model::{FinetuneSpec, LoraChoice, choose_lora};
 use infergate_core::{AccountId, Refusal};
 use serde_json::{Value, json};
@@ -82,24 +82,17 @@ fn find_named(
 
 /// Refuses what would name an adapter at the servers without a look at the finetunes.
 fn check_barred(call: &Call, form: AdapterForm) -> Result<(), Refusal> {
-    let found = match call.tensors {
-        Some(_) if call.operation == Operation::Infer => {
-            let name = open_inference::first_input(call, form.barred);
-            name.map(|name| (name, "/inputs".to_owned()))
+    let (pointer, what) = match form.barred.find(call) {
+        None => return Ok(()),
+        Some(Barred::Name(name, pointer)) => {
+            (pointer, format!("`{name}` is not taken from clients"))
         }
-        Some(_) if let Some(name) = open_inference::first_parameter(call, form.barred) => {
-            Some((name, format!("/parameters/{name}")))
+        Some(Barred::Unreadable(name, pointer)) => {
+            (pointer, format!("`{name}` must be a JSON object in a text"))
         }
-        _ => {
-            let name = body::first_member(call, form.barred);
-            name.map(|name| (name, format!("/{name}")))
-        }
-    };
-    let Some((name, pointer)) = found else {
-        return Ok(());
     };
     let message = format!(
-        "`{name}` is not taken from clients: name a finetune of this model by `lora`, at /ai/run/{}",
+        "{what}: name a finetune of this model by `lora`, at /ai/run/{}",
         call.model
     );
     Err(Refusal::BadRequest { pointer, message })

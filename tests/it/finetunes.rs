@@ -214,11 +214,15 @@ async fn no_member_of_a_server_leads_past_the_finetunes() {
         json!({ "inputs": [{ "name": "x", "shape": [1], "datatype": "INT64", "data": [1] }, input] })
     };
     let path = "/v2/models/m/infer";
-    let refused = node
-        .post_as(KEY_B, path, &infer("lora_name").to_string())
-        .await;
-    assert_eq!(refused.status, 400, "{}", refused.text());
-    assert_eq!(server.requests(), [""; 0]);
+    let mut with_parameters = infer("lora");
+    with_parameters["parameters"] = json!({ "lora_name": "tone" });
+    let mut with_text = infer("sampling_parameters");
+    with_text["inputs"][1]["data"] = json!([r#"{"lora_name":"tone"}"#]);
+    for body in [infer("lora_name"), with_parameters, with_text] {
+        let refused = node.post_as(KEY_B, path, &body.to_string()).await;
+        assert_eq!(refused.status, 400, "{}", refused.text());
+        assert_eq!(server.requests(), [""; 0]);
+    }
     let _ = node.post_as(KEY_B, path, &infer("lora").to_string()).await;
     assert_eq!(server.requests().len(), 1);
 }

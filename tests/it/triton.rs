@@ -386,6 +386,12 @@ async fn a_clients_own_generate_passes_whole_and_as_events_without_its_costs() {
             r#"{"text_input":"x","parameters":{"lora_name":"y"}}"#,
             400,
         ),
+        (
+            KEY_A,
+            "/v2/models/m/generate",
+            r#"{"text_input":"x","sampling_parameters":"{\"lora_name\":\"y\"}"}"#,
+            400,
+        ),
     ] {
         let refused = node.post_as(key, path, body).await;
         assert_eq!(refused.status, status, "{path} {body}: {}", refused.text());

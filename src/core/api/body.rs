@@ -76,17 +76,6 @@ pub fn with_parameters(call: Call, parameters: &Parameters) -> Result<Call, Refu
     reparse(call, body)
 }
 
-/// Returns the first of `names` that is a member of the body.
-pub fn first_member<'n>(call: &Call, names: &[&'n str]) -> Option<&'n str> {
-    // Tensors and bytes have no members.
-    if names.is_empty() || call.content_type.is_some() {
-        return None;
-    }
-    let members = BodyMembers::read_once(&call.body)?;
-    let mut names = names.iter().copied();
-    names.find(|name| members.last(name).is_some())
-}
-
 /// Returns the request without its members of the name `gone` and with `added` before the others: members in JSON with
 /// commas between them. A body that is no JSON object stays as it is.
 ///

@@ -5,6 +5,7 @@
 
 mod anthropic;
 pub mod arriving_form;
+mod barred;
 pub mod body;
 pub mod call;
 pub mod chat_template;
@@ -34,4 +35,5 @@ pub mod workers_ai;
 
 pub use workers_ai::catalog;
 
+pub use barred::{Barred, BarredNames};
 pub use call::{ApiDialect, Call, Operation, RangeEdit};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use infergate_core::Refusal;
 use infergate_core::api::passed::PassedApi;
-use infergate_core::api::{Call, Operation};
+use infergate_core::api::{BarredNames, Call, Operation};
 use infergate_core::model::{BackendName, Payload, Task};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -126,8 +126,8 @@ pub struct AdapterForm {
     pub member: Option<&'static str>,
     /// Member that carries what the configuration says of a finetune with files.
     pub config_member: Option<&'static str>,
-    /// Members and inputs by which such servers are asked for an adapter past its finetune.
-    pub barred: &'static [&'static str],
+    /// Names by which such servers are asked for an adapter past its finetune.
+    pub barred: BarredNames,
 }
 
 impl AdapterForm {
@@ -136,7 +136,7 @@ impl AdapterForm {
         is_model: true,
         member: None,
         config_member: None,
-        barred: &["lora_path"],
+        barred: BarredNames::only(&["lora_path"]),
     };
 
     /// The member of clients, with the adapter's name there.
@@ -144,7 +144,7 @@ impl AdapterForm {
         is_model: false,
         member: Some("lora"),
         config_member: None,
-        barred: &[],
+        barred: BarredNames::only(&[]),
     };
 }
 

@@ -7,10 +7,10 @@ use std::borrow::Cow;
 
 use bytes::BytesMut;
 use infergate_core::Refusal;
-use infergate_core::api::Call;
 use infergate_core::api::workers_ai::{
     GenerationInput, Parameter, TextGeneration, TextResult, write_text,
 };
+use infergate_core::api::{BarredNames, Call};
 use infergate_core::billing::Usage;
 use infergate_core::model::{Payload, Task};
 use serde::Deserialize;
@@ -46,7 +46,7 @@ pub(super) static TGI: Backend = Backend {
     // Chats name it as their model, `/generate` as a parameter.
     adapter_form: Some(AdapterForm {
         member: Some("lora"),
-        barred: &["adapter_id"],
+        barred: BarredNames::only(&["adapter_id"]),
         ..AdapterForm::MODEL
     }),
     probe: Probe {

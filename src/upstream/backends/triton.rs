@@ -5,7 +5,7 @@
 //! other model of it has failed.
 
 use infergate_core::Refusal;
-use infergate_core::api::{Call, Operation, open_inference};
+use infergate_core::api::{BarredNames, Call, Operation, open_inference};
 use infergate_core::model::{BackendName, Payload, Task};
 
 use super::descriptor::{
@@ -31,7 +31,11 @@ pub(super) static TRITON: Backend = Backend {
     response_decoder: decoder,
     adapter_form: Some(AdapterForm {
         config_member: Some("lora_config"),
-        barred: &["lora_name", "lora_config"],
+        barred: BarredNames {
+            names: &["lora_name", "lora_config"],
+            // Triton's backend for vLLM: <https://github.com/triton-inference-server/vllm_backend/blob/main/docs/llama_multi_lora_tutorial.md>.
+            text: Some("sampling_parameters"),
+        },
         ..AdapterForm::LORA
     }),
     probe: Probe {

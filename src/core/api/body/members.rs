@@ -86,7 +86,7 @@ pub(in crate::api) struct BodyMember<'a> {
 
 /// Top-level members in their order.
 pub(in crate::api) struct BodyMembers<'a> {
-    pub(super) list: Vec<BodyMember<'a>>,
+    pub(in crate::api) list: Vec<BodyMember<'a>>,
     /// Offset at which a member may be inserted: behind the opening brace.
     pub(in crate::api) first_member: usize,
     body: &'a [u8],

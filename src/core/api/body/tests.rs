@@ -301,21 +301,6 @@ fn a_member_gives_way_to_others_wherever_it_stands() {
 }
 
 #[test]
-fn members_are_found_by_any_spelling_of_their_names() {
-    let found = |body: &str| first_member(&chat(body).unwrap(), &["x", "lora_path"]);
-    assert_eq!(found(r#"{"model":"m","lora":"lora_path"}"#), None);
-    assert_eq!(
-        found(r#"{"model":"m","lora_path":null}"#),
-        Some("lora_path")
-    );
-    assert_eq!(
-        found(r#"{"model":"m","lora\u005fpath":"a"}"#),
-        Some("lora_path")
-    );
-    assert_eq!(found(r#"{"model":"m","a":{"x":1}}"#), None);
-}
-
-#[test]
 fn a_body_that_was_changed_is_read_again_and_keeps_what_was_said_before() {
     let call = chat(r#"{"model":"m","x_priority":1,"x_client_id":"c","n":1}"#).unwrap();
     assert_eq!(&call.stripped_body()[..], br#"{"model":"m","n":1}"#);

@@ -6,7 +6,6 @@
 use std::borrow::Cow;
 
 use infergate_tasks::json::scan_members;
-use serde_json::value::RawValue;
 
 use super::answer::MalformedAnswer;
 use super::cost::metric_of;
@@ -16,7 +15,7 @@ use crate::Refusal;
 use crate::api::body::BodyMembers;
 use crate::api::call::{ApiDialect, Call, Operation};
 use crate::api::dialect::RequestBody;
-use crate::api::json::{bad, each_member};
+use crate::api::json::bad;
 use crate::api::json_text::push_text;
 use crate::api::tensor_request::TensorRequest;
 
@@ -47,19 +46,6 @@ pub(super) fn parse(request: RequestBody<'_>) -> Result<Call, Refusal> {
         tensors: Some(Box::new(tensors)),
         ..Call::opaque(model, "".into(), request.body)
     })
-}
-
-/// Returns the first of `names` that is a parameter of a request to generate.
-pub fn first_parameter<'n>(call: &Call, names: &[&'n str]) -> Option<&'n str> {
-    let members = BodyMembers::read(&call.body).ok()?;
-    let parameters = &call.body[members.last(PARAMETERS)?];
-    let mut found = None;
-    // Parameters of another form are the server's to refuse.
-    let _ = each_member(parameters, |name, _: &RawValue| {
-        found = found.or(names.iter().copied().find(|known| *known == name));
-        Ok(())
-    });
-    found
 }
 
 /// Answer to `generate`, or the data of an event, for its client.
@@ -134,7 +120,6 @@ mod tests {
         let path = "/v2/models/m/generate_stream";
         let stream = read(path, Operation::GenerateStream, body).unwrap();
         assert!(stream.stream && stream.tensors.as_ref().unwrap().version.is_none());
-        assert_eq!(first_parameter(&stream, &["text_input", "a"]), Some("a"));
         for bad in [
             "",
             "[]",

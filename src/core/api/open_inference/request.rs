@@ -105,29 +105,6 @@ pub(super) fn parse(request: RequestBody<'_>) -> Result<Call, Refusal> {
     Ok(call)
 }
 
-/// Returns the first of `names` that is an input of a request of tensors. Of an input that is named twice, each name
-/// counts: servers could take either.
-pub fn first_input<'n>(call: &Call, names: &[&'n str]) -> Option<&'n str> {
-    let tensors = call.tensors.as_ref()?;
-    let json = &call.body[..tensors.json_bytes.unwrap_or(call.body.len())];
-    let members = BodyMembers::read(json).ok()?;
-    let inputs = raw_value(&json[members.last("inputs")?]).ok()?;
-    let mut found = None;
-    // Inputs of another form have no name, and are the server's to refuse: those before them count all the same.
-    let _ = each_item(inputs, |_, input| {
-        let _ = each_member(input.get().as_bytes(), |member, value| {
-            if member == "name"
-                && let Ok(text) = serde_json::from_str::<String>(value.get())
-            {
-                found = found.or(names.iter().copied().find(|name| *name == text));
-            }
-            Ok(())
-        });
-        Ok(())
-    });
-    found
-}
-
 fn json_length(text: &str, body: &Bytes) -> Result<usize, Refusal> {
     let length = text.trim().parse().ok();
     length

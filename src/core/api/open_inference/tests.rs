@@ -211,33 +211,6 @@ fn what_cannot_pass_is_named_by_its_place() {
     assert!(fault_of_bytes(b"\x1f\x8b\x08").contains("compressed"));
 }
 
-#[test]
-fn an_input_is_found_by_its_name() {
-    let call = |name: &str| {
-        call_of(
-            &json!({ "inputs": [input("x", json!({})), input(name, json!({}))], "outputs": [{ "name": "y" }] }),
-        )
-    };
-    let found = |name: &str| first_input(&call(name), &["lora_name", "lora_config"]);
-    assert_eq!(found("lora_config"), Some("lora_config"));
-    assert_eq!((found("lora"), found("y")), (None, None));
-    // A second name of the same input, and inputs behind one that is none, are found too.
-    for inputs in [
-        r#"{"name":"x","name":"lora_name","shape":[1],"datatype":"BYTES","data":["a"]}"#,
-        r#"{"name":"lora_name","name":"lora_name","shape":[1],"datatype":"BYTES","data":["a"]}"#,
-        r#"{"name":7,"shape":[1]},{"name":"lora_name","shape":[1]}"#,
-        r#"{"n\u0061me":"lora_name","shape":[1]}"#,
-    ] {
-        let body = format!(r#"{{"inputs":[{inputs}]}}"#);
-        let call = read(PATH, None, body.as_bytes()).unwrap();
-        assert_eq!(
-            first_input(&call, &["lora_name"]),
-            Some("lora_name"),
-            "{body}"
-        );
-    }
-}
-
 fn fault_of_bytes(body: &[u8]) -> String {
     match read(PATH, None, body) {
         Err(Refusal::BadRequest { message, .. }) => message,
