@@ -20,6 +20,9 @@ use serde_json::{Map, Value, json};
 use super::fixtures::{loaded, model, shipped};
 
 const CASES: usize = 100_000;
+/// Random cases of all tasks between valid ones: far fewer than a slow machine makes in the ten seconds after which a plugin
+/// without a usable result is bypassed.
+const CASES_BETWEEN_VALID: usize = 1000;
 
 fn on_behalf<T>(body: impl FnOnce(Caller<'_>) -> T) -> T {
     let account = AccountId::from("acme");
@@ -224,11 +227,13 @@ fn every_wasm_task_takes_shapes_and_refuses_what_the_built_in_one_does() {
             pair[0].id
         );
     }
-    for pair in models.chunks(2) {
-        finish_well(&plugins, &pair[1]);
-    }
     let mut rng = Rng::with_seed(3);
     for case in 0..CASES {
+        if case % CASES_BETWEEN_VALID == 0 {
+            for pair in models.chunks(2) {
+                finish_well(&plugins, &pair[1]);
+            }
+        }
         let at = case % Task::ALL.len() * 2;
         compare_task(case, &plugins, [&models[at], &models[at + 1]], &mut rng);
     }
