@@ -5,12 +5,14 @@
 
 use std::sync::Arc;
 
-use infergate_core::api::{Barred, Call, body};
+use infergate_core::api::{Barred, BarredFault, Call, body};
 use infergate_core::model::{FinetuneSpec, LoraChoice, choose_lora};
 use infergate_core::{AccountId, Refusal};
 use serde_json::{Value, json};
 
 use crate::pipeline::task::PreparedRequest;
+use crate::state::LARGE_BYTES;
+use crate::telemetry::off_the_worker;
 use crate::upstream::{AdapterForm, ModelRuntime};
 
 /// Member by which clients name an adapter.
@@ -82,19 +84,22 @@ fn find_named(
 
 /// Refuses what would name an adapter at the servers without a look at the finetunes.
 fn check_barred(call: &Call, form: AdapterForm) -> Result<(), Refusal> {
-    let (pointer, what) = match form.barred.find(call) {
-        None => return Ok(()),
-        Some(Barred::Name(name, pointer)) => {
-            (pointer, format!("`{name}` is not taken from clients"))
-        }
-        Some(Barred::Unreadable(name, pointer)) => {
-            (pointer, format!("`{name}` must be a JSON object in a text"))
-        }
+    let is_large = call.body.len() >= LARGE_BYTES;
+    let Some(Barred { pointer, fault }) = off_the_worker(is_large, || form.barred.find(call))
+    else {
+        return Ok(());
     };
-    let message = format!(
-        "{what}: name a finetune of this model by `lora`, at /ai/run/{}",
-        call.model
-    );
+    let message = match fault {
+        BarredFault::Name(name) => format!(
+            "`{name}` is not taken from clients: a finetune of this model is named by `lora`, in JSON to /ai/run/{}",
+            call.model
+        ),
+        BarredFault::Unreadable => {
+            "must be JSON as RFC 8259 has it, with names without U+0000: it could name an adapter"
+                .to_owned()
+        }
+        BarredFault::Repeated => "`lora` stands twice in the body".to_owned(),
+    };
     Err(Refusal::BadRequest { pointer, message })
 }
 

@@ -208,7 +208,12 @@ async fn no_member_of_a_server_leads_past_the_finetunes() {
         assert_refused(&answer, 5006);
         assert_eq!(server.requests(), [""; 0], "{backend} {member}");
     }
-    let (node, server) = scripted("triton", "dumb-pipe", "{}").await;
+    // Of a member that stands twice a server may take the first.
+    let (node, server) = scripted("tgi", "text-generation", generated).await;
+    let twice = r#"{"prompt":"hi","lora":"tone","lora":null}"#;
+    assert_refused(&node.post_as(KEY_B, "/ai/run/m", twice).await, 5006);
+    assert_eq!(server.requests(), [""; 0]);
+    let (node, server) = scripted("triton", "text-to-image", "{}").await;
     let infer = |name: &str| {
         let input = json!({ "name": name, "shape": [1, 1], "datatype": "BYTES", "data": ["tone"] });
         json!({ "inputs": [{ "name": "x", "shape": [1], "datatype": "INT64", "data": [1] }, input] })

@@ -4,6 +4,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use infergate_core::model::Task;
+
 use super::models::check_account_list;
 use super::names::anonymous_allowed;
 use crate::config::document::Cursor;
@@ -51,6 +53,12 @@ fn check_backend(model: &Cursor<'_>, problems: &mut Problems) {
     let (Some(found), Some(key)) = (found, model.key("finetunes")) else {
         return;
     };
+    if model.text_of("task") == Some(Task::DumbPipe.slug()) {
+        problems.add(key.problem(
+            "requests to a `dumb-pipe` name none, for nobody reads them: remove it, or name the task",
+        ));
+        return;
+    }
     if found.adapter_form.is_none() {
         let fit = BACKENDS.iter().filter(|row| row.adapter_form.is_some());
         let fit: Vec<&str> = fit.map(|row| row.name).collect();
@@ -149,7 +157,11 @@ models:
 "#;
 
     fn found(backend: &str, finetunes: &str) -> (Vec<Problem>, Vec<Problem>) {
-        let text = format!("{BASE}    backend: {backend}\n    finetunes: [{finetunes}]\n");
+        found_in(BASE, backend, finetunes)
+    }
+
+    fn found_in(base: &str, backend: &str, finetunes: &str) -> (Vec<Problem>, Vec<Problem>) {
+        let text = format!("{base}    backend: {backend}\n    finetunes: [{finetunes}]\n");
         match parse(&text, &|_: &str| None) {
             Ok(loaded) => (Vec::new(), loaded.warnings),
             Err(problems) => (problems, Vec::new()),
@@ -222,6 +234,14 @@ models:
         );
         for good in ["openai", "vllm", "sglang", "tgi", "triton", "cog", "http"] {
             assert_eq!(paths(&found(good, "{ id: f }").0), [""; 0], "{good}");
+        }
+        for unread in ["triton", "cog", "http"] {
+            let base = BASE.replace("text-generation", "dumb-pipe");
+            assert_eq!(
+                paths(&found_in(&base, unread, "{ id: f }").0),
+                [""],
+                "{unread}"
+            );
         }
     }
 

@@ -35,5 +35,5 @@ pub mod workers_ai;
 
 pub use workers_ai::catalog;
 
-pub use barred::{Barred, BarredNames};
+pub use barred::{Barred, BarredFault, BarredNames};
 pub use call::{ApiDialect, Call, Operation, RangeEdit};

@@ -32,8 +32,10 @@ pub(super) static TRITON: Backend = Backend {
     adapter_form: Some(AdapterForm {
         config_member: Some("lora_config"),
         barred: BarredNames {
-            names: &["lora_name", "lora_config"],
-            // Triton's backend for vLLM: <https://github.com/triton-inference-server/vllm_backend/blob/main/docs/llama_multi_lora_tutorial.md>.
+            // The last two are those of Triton's backend for TensorRT-LLM.
+            names: &["lora_name", "lora_config", "lora_task_id", "lora_weights"],
+            // Parameters of Triton's backend for vLLM:
+            // <https://github.com/triton-inference-server/vllm_backend/blob/main/docs/llama_multi_lora_tutorial.md>.
             text: Some("sampling_parameters"),
         },
         ..AdapterForm::LORA

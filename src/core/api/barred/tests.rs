@@ -50,11 +50,11 @@ fn run(text: &str) -> Call {
 }
 
 fn name(name: &'static str, pointer: &str) -> Option<Barred> {
-    Some(Barred::Name(name, pointer.into()))
+    Some(BarredFault::Name(name).at(pointer.into()))
 }
 
 fn unreadable(pointer: &str) -> Option<Barred> {
-    Some(Barred::Unreadable("sampling_parameters", pointer.into()))
+    Some(BarredFault::Unreadable.at(pointer.into()))
 }
 
 /// An input of texts in JSON.
@@ -84,13 +84,48 @@ fn members_are_found_by_any_spelling_of_their_names() {
     assert_eq!(found(r#"{"a":"lora_path"}"#), None);
     assert_eq!(found(r#"{"a":{"lora_path":1}}"#), None);
     let barred = name("lora_path", "/lora_path");
-    assert_eq!(found(r#"{"lora_path":null}"#), barred);
+    assert_eq!(found(r#"{"lora_path":"a"}"#), barred);
+    assert_eq!(found(r#"{"lora_path":"a","lora_path":null}"#), barred);
+    assert_eq!(found(r#"{"lora_path":null}"#), None);
     assert_eq!(found(r#"{"lora\u005fpath":"a"}"#), barred);
     assert_eq!(found(r#"{"sampling_parameters":"{"}"#), None);
+    // U+0000 ends a name for servers in C.
+    assert_eq!(found(r#"{"lora_path\u0000":"a"}"#), unreadable(""));
+    let none = BarredNames::only(&[]);
+    assert_eq!(none.find(&run(r#"{"lora_path":1}"#)), None);
+}
+
+#[test]
+fn a_finetune_is_named_once_and_where_it_is_read() {
+    let none = BarredNames::only(&[]);
+    for body in [
+        r#"{"lora":"a","lora":null}"#,
+        r#"{"lora":null,"\u006cora":"a"}"#,
+    ] {
+        let repeated = BarredFault::Repeated.at("/lora".into());
+        assert_eq!(none.find(&run(body)), Some(repeated), "{body}");
+    }
+    assert_eq!(none.find(&run(r#"{"lora":"a"}"#)), None);
+    let bytes = |body: &'static str| {
+        let body = Bytes::from_static(body.as_bytes());
+        TRITON.find(&Call::opaque("m".into(), "image/png".into(), body))
+    };
     assert_eq!(
-        BarredNames::only(&[]).find(&run(r#"{"lora_path":1}"#)),
-        None
+        bytes(r#"{"image":"AAAA","lora":"a"}"#),
+        name("lora", "/lora")
     );
+    assert_eq!(
+        bytes(r#" {"lora_name":"a"}"#),
+        name("lora_name", "/lora_name")
+    );
+    for body in [
+        r#"{"image":"AAAA","lora":null}"#,
+        "{ no JSON",
+        "\u{89}PNG",
+        "",
+    ] {
+        assert_eq!(bytes(body), None, "{body}");
+    }
 }
 
 #[test]
@@ -103,7 +138,16 @@ fn inputs_are_found_by_each_of_their_names() {
         r#"{"n\u0061me":"lora_name","shape":[1]}"#,
     ] {
         let call = infer(&format!(r#"{{"inputs":[{inputs}]}}"#));
-        assert_eq!(TRITON.find(&call), name("lora_name", "/inputs"), "{inputs}");
+        let found = TRITON.find(&call).unwrap();
+        assert_eq!(found.fault, BarredFault::Name("lora_name"), "{inputs}");
+        assert!(found.pointer.starts_with("/inputs/"), "{inputs}");
+    }
+    // What C reads as such a name, and a name that cannot be read here.
+    for inputs in [r#""lora_name\u0000""#, r#""lora_name\u0000\udc00""#] {
+        let call = infer(&format!(
+            r#"{{"inputs":[{{"name":{inputs},"shape":[1]}}]}}"#
+        ));
+        assert_eq!(TRITON.find(&call), unreadable("/inputs/0"), "{inputs}");
     }
     let body = json!({
         "inputs": [texts("lora", &json!(["lora_name"]))], "outputs": [{ "name": "lora_name" }],
@@ -123,6 +167,12 @@ fn parameters_of_a_request_are_found() {
         TRITON.find(&generate(r#"{"lora_name":"x"}"#)),
         name("lora_name", "/lora_name")
     );
+    // Inputs may stand in the parameters, and readers that take more than JSON read on.
+    let text = r#"{"parameters":{"sampling_parameters":"{\"lora_name\":\"x\"}"}}"#;
+    let barred = name("lora_name", "/parameters/sampling_parameters");
+    assert_eq!(TRITON.find(&generate(text)), barred);
+    let text = r#"{"parameters":{"\udc00":1,"lora_name":"x"}}"#;
+    assert_eq!(TRITON.find(&generate(text)), unreadable("/parameters"));
     // Of another form they are the server's to refuse, and no parameters in the input of a task.
     assert_eq!(
         TRITON.find(&generate(r#"{"parameters":"lora_name"}"#)),
@@ -163,10 +213,10 @@ fn names_in_a_text_of_parameters_are_found_wherever_it_stands() {
     };
     assert_eq!(tensor(json!([plain])), None);
     for data in [json!([within]), json!([[plain], [within]]), json!(within)] {
-        assert_eq!(tensor(data), name("lora_name", "/inputs"));
+        assert_eq!(tensor(data), name("lora_name", "/inputs/1"));
     }
 
-    let (long, barred) = (element(&"{}".repeat(100)), name("lora_name", "/inputs"));
+    let (long, barred) = (element(&"{}".repeat(100)), name("lora_name", "/inputs/1"));
     let plain = ("sampling_parameters", &*element(plain));
     assert_eq!(TRITON.find(&binary(&[("x", &long), plain])), None);
     assert_eq!(
@@ -200,24 +250,24 @@ fn a_text_that_cannot_be_read_is_barred() {
         let inputs = json!({ "inputs": [texts("sampling_parameters", &json!([text]))] });
         assert_eq!(
             TRITON.find(&infer(&inputs.to_string())),
-            unreadable("/inputs"),
+            unreadable("/inputs/0"),
             "{text}"
         );
         let inputs = binary(&[("sampling_parameters", &element(text))]);
-        assert_eq!(TRITON.find(&inputs), unreadable("/inputs"), "{text}");
+        assert_eq!(TRITON.find(&inputs), unreadable("/inputs/0"), "{text}");
     }
     let deep = (0..20).fold(json!("{}"), |inner, _| json!([inner]));
     for data in [json!([7]), json!({}), deep] {
         let inputs = json!({ "inputs": [texts("sampling_parameters", &data)] });
         assert_eq!(
             TRITON.find(&infer(&inputs.to_string())),
-            unreadable("/inputs"),
+            unreadable("/inputs/0"),
             "{data}"
         );
     }
     for bytes in [&b"\x05\0\0\0{}"[..], b"\x02\0\0", b"\xff\xff\xff\xff{}"] {
         let call = binary(&[("sampling_parameters", bytes)]);
-        assert_eq!(TRITON.find(&call), unreadable("/inputs"), "{bytes:?}");
+        assert_eq!(TRITON.find(&call), unreadable("/inputs/0"), "{bytes:?}");
     }
     let absent = json!({ "sampling_parameters": null }).to_string();
     assert_eq!(TRITON.find(&generate(&absent)), None);
