@@ -165,7 +165,7 @@ async fn a_create_whose_commit_fails_once_is_known_all_the_same_and_its_job_runs
     let server = SimulatedServer::fast().await;
     let faults = SyncFaults::build();
     let node = faults.node(server.address).await;
-    // The first sync is that of the create: nothing else was written.
+    // Of the create, whose input has the word: a failed sync of a checkpoint would change nothing.
     faults.set("fail");
     let id = id_of(&node.post(PREDICTIONS, INPUT).await);
     assert!(faults.is_spent());
@@ -175,8 +175,11 @@ async fn a_create_whose_commit_fails_once_is_known_all_the_same_and_its_job_runs
     assert!(log.contains("the store of jobs is open"), "{log}");
     let errors = r#"infergate_store_errors_total{store="embedded",kind="timeout"}"#;
     assert!(node.metric(errors).await.is_some_and(|count| count >= 1.0));
-    let memory = node.metric(r#"infergate_store_memory_ratio{store="embedded"}"#);
-    assert!((0.0..0.1).contains(&memory.await.unwrap()));
+    let memory = eventually("the memory of the store is measured", async || {
+        node.metric(r#"infergate_store_memory_ratio{store="embedded"}"#)
+            .await
+    });
+    assert!((0.0..0.1).contains(&memory.await));
     let events = node.events(1).await;
     assert_eq!(events[0]["event_id"], format!("{id}:1"));
 }
