@@ -1,7 +1,7 @@
 //! Adapter of a request: its `lora` as one of the model's finetunes, in the form of the model's servers.
 //!
-//! Not the choice, which is the core's. A request without `lora` costs two comparisons, except for a look at the members
-//! of its body where the model has finetunes and its servers know another way to one.
+//! Not the choice, which is the core's. A request without `lora` costs two comparisons, and where the model has finetunes a
+//! look at the members of its body.
 
 use std::sync::Arc;
 
