@@ -22,6 +22,7 @@ use super::serve::{before_first_request, keepalive, stall_max};
 use super::server::DownstreamServer;
 use super::session::{Arrival, Session};
 use super::socket::Socket;
+use crate::http1::ParsedRequest;
 use crate::state::UnsentAnswers;
 use crate::telemetry::watched;
 
@@ -138,9 +139,10 @@ pub(super) async fn serve_http2(
                 };
                 unsent.get_or_insert_with(|| edge.shared.drain.hold());
                 is_read_slowly = false;
-                let stream = Http2Stream::new(request, respond, stall_max(&edge));
+                let mut head = ParsedRequest::default();
+                let stream = Http2Stream::new(request, respond, stall_max(&edge), &mut head);
                 let metrics = Arc::clone(&edge.shared.metrics);
-                let serving = serve_stream(Arc::clone(&edge), stream, arrival);
+                let serving = serve_stream(Arc::clone(&edge), stream, head, arrival);
                 streams.spawn(watched(serving, move |held_ms| metrics.record_blocked_worker(held_ms)));
             }
             _ = &mut drained, if !is_leaving => {
@@ -207,8 +209,13 @@ async fn accept(
     .await
 }
 
-async fn serve_stream(edge: Arc<DownstreamServer>, stream: Http2Stream, arrival: Arrival) {
-    let mut session = Session::of_stream(stream, arrival, edge.shared.clock);
+async fn serve_stream(
+    edge: Arc<DownstreamServer>,
+    stream: Http2Stream,
+    head: ParsedRequest,
+    arrival: Arrival,
+) {
+    let mut session = Session::of_stream(stream, head, arrival, edge.shared.clock);
     // Nothing follows on a stream, whether its response is whole or not.
     edge.serve_next(&mut session, false).await;
 }

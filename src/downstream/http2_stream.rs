@@ -20,16 +20,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, request};
 use tokio::time::{Sleep, sleep};
 
 use super::session::RequestReadError;
-use crate::http1::{BodyStep, encode, framing};
+use crate::http1::{BodyStep, MalformedHead, ParsedRequest, encode, framing};
 use crate::pipeline::ResponseHead;
-
-/// Room for the text of a usual head.
-const HEAD_BYTES: usize = 1024;
 
 /// A stream whose head has come.
 pub struct Http2Stream {
-    /// The head in the form of HTTP/1; taken once.
-    head: BytesMut,
     request_body: RecvStream,
     /// Bytes of the body that have come and were not taken.
     received: Bytes,
@@ -54,17 +49,20 @@ pub struct Http2Stream {
 }
 
 impl Http2Stream {
-    /// Takes over a request that was received.
+    /// Takes over a request that was received, and writes its head in the form of HTTP/1: one that has none stays empty.
     pub fn new(
         request: http::Request<RecvStream>,
         respond: SendResponse<Bytes>,
         stall_max: Duration,
+        head: &mut ParsedRequest,
     ) -> Http2Stream {
         let (parts, request_body) = request.into_parts();
+        if write_head(&parts, head).is_err() {
+            *head = ParsedRequest::default();
+        }
         let length = parts.headers.get(CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
         Http2Stream {
-            head: head_text(&parts),
             has_ended: request_body.is_end_stream(),
             request_body,
             received: Bytes::new(),
@@ -78,11 +76,6 @@ impl Http2Stream {
             stall_timer: None,
             bytes_sent: Arc::default(),
         }
-    }
-
-    /// The head in the form of HTTP/1.
-    pub fn head(&mut self) -> &mut BytesMut {
-        &mut self.head
     }
 
     /// Returns whether the request's body was taken to its end.
@@ -269,26 +262,16 @@ impl Http2Stream {
 }
 
 /// Writes the head as HTTP/1 does. The values have no line ends, which h2 sees to.
-fn head_text(parts: &request::Parts) -> BytesMut {
-    let mut text = BytesMut::with_capacity(HEAD_BYTES);
+fn write_head(parts: &request::Parts, head: &mut ParsedRequest) -> Result<(), MalformedHead> {
     let target = parts.uri.path_and_query().map_or("", |path| path.as_str());
-    for part in [parts.method.as_str(), " ", target, " HTTP/1.1\r\n"] {
-        text.put_slice(part.as_bytes());
-    }
     let authority = parts.uri.authority().map(|authority| authority.as_str());
-    let mut host = authority.map(str::as_bytes);
-    for (name, value) in &parts.headers {
-        // Section 8.3.1: the same host twice is one, and two hosts are refused by the rules for heads.
-        if name == HOST && host == Some(value.as_bytes()) {
-            continue;
-        }
-        encode::field(name.as_str(), value.as_bytes(), &mut text);
-    }
-    if let Some(host) = host.take() {
-        encode::field("host", host, &mut text);
-    }
-    text.put_slice(b"\r\n");
-    text
+    let host = authority.map(str::as_bytes);
+    let fields = parts.headers.iter();
+    // Section 8.3.1: the same host twice is one, and two hosts are refused by the rules for heads.
+    let fields = fields.filter(|(name, value)| **name != HOST || host != Some(value.as_bytes()));
+    let fields = fields.map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let host = host.map(|host| (HOST.as_str(), host));
+    head.write(&parts.method, target, fields.chain(host))
 }
 
 /// Fields of a response, with its length and date.
@@ -306,9 +289,10 @@ fn fields_of(head: &ResponseHead, unix_secs: u64) -> HeaderMap {
         let value = text.slice_ref(line[colon + 1..].trim_ascii_start());
         let name = HeaderName::from_bytes(&line[..colon]);
         // Both are checked where responses are made and read: nothing is left out that HTTP/1 would pass.
-        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value))
+        if let (Ok(name), Ok(mut value)) = (name, HeaderValue::from_maybe_shared(value))
             && !framing::CONNECTION_FIELDS.contains(&name.as_str())
         {
+            value.set_sensitive(!has_value_again(&name));
             fields.append(name, value);
         }
     }
@@ -319,10 +303,35 @@ fn fields_of(head: &ResponseHead, unix_secs: u64) -> HeaderMap {
     fields
 }
 
+/// Returns whether the value of a field comes again in the next responses, so that the client keeps it. Others are sent as
+/// they are and never kept (RFC 7541 section 6.2.3): each would push one out that comes again, and be compared with all
+/// those before it.
+fn has_value_again(name: &HeaderName) -> bool {
+    use http::header::{
+        ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS,
+        ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS,
+        ACCESS_CONTROL_MAX_AGE, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, SERVER, VARY, VIA,
+    };
+    matches!(
+        *name,
+        CONTENT_TYPE
+            | CONTENT_ENCODING
+            | CACHE_CONTROL
+            | SERVER
+            | VARY
+            | VIA
+            | ACCESS_CONTROL_ALLOW_CREDENTIALS
+            | ACCESS_CONTROL_ALLOW_HEADERS
+            | ACCESS_CONTROL_ALLOW_METHODS
+            | ACCESS_CONTROL_ALLOW_ORIGIN
+            | ACCESS_CONTROL_EXPOSE_HEADERS
+            | ACCESS_CONTROL_MAX_AGE
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http1::ParsedRequest;
 
     fn parsed(authority: &str, hosts: &[&str]) -> Result<ParsedRequest, &'static str> {
         let uri = format!("https://{authority}/v1/x?y=1");
@@ -332,7 +341,15 @@ mod tests {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let mut head = ParsedRequest::default();
-        assert_eq!(head.parse(&mut head_text(&parts)), Ok(true));
+        write_head(&parts, &mut head).unwrap();
+        // As a parser reads what was written.
+        let mut read = ParsedRequest::default();
+        assert_eq!(read.parse(&mut BytesMut::from(head.text())), Ok(true));
+        assert!(read.fields.lines().eq(head.fields.lines()));
+        assert_eq!(
+            (read.method(), read.target()),
+            (head.method(), head.target())
+        );
         framing::of_request(&head).map(|_| head)
     }
 
@@ -365,6 +382,7 @@ mod tests {
         assert_eq!(fields["vary"], "origin");
         assert_eq!(fields["content-length"], "3");
         assert_eq!(fields["date"], "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert!(fields["date"].is_sensitive() && !fields["vary"].is_sensitive());
         assert_eq!(fields.get_all("set-cookie").iter().count(), 2);
         for name in framing::CONNECTION_FIELDS {
             assert!(!fields.contains_key(*name), "{name}");

@@ -105,8 +105,14 @@ impl Session {
     }
 
     /// A session of a stream, whose request has come.
-    pub fn of_stream(stream: Http2Stream, arrival: Arrival, clock: Clock) -> Session {
-        Session::over(Transport::Http2(Box::new(stream)), arrival, clock)
+    pub fn of_stream(
+        stream: Http2Stream,
+        head: ParsedRequest,
+        arrival: Arrival,
+        clock: Clock,
+    ) -> Session {
+        let session = Session::over(Transport::Http2(Box::new(stream)), arrival, clock);
+        Session { head, ..session }
     }
 
     fn over(transport: Transport, arrival: Arrival, clock: Clock) -> Session {
@@ -241,10 +247,10 @@ impl Session {
     /// # Errors
     /// [`RequestReadError::TooLarge`], [`RequestReadError::Malformed`].
     pub fn take_head(&mut self, max: usize) -> Result<bool, RequestReadError> {
-        let received = match &mut self.transport {
-            Transport::Http1(connection) => connection.received(),
-            Transport::Http2(stream) => stream.head(),
+        let Transport::Http1(connection) = &mut self.transport else {
+            return self.check_head(max);
         };
+        let received = connection.received();
         let is_whole = self
             .head
             .parse(received)
@@ -261,6 +267,15 @@ impl Session {
             self.keeps_alive = framing::keeps_alive(&self.head.fields, self.head.version);
         }
         Ok(is_whole)
+    }
+
+    /// Checks the head that came with a stream.
+    fn check_head(&mut self, max: usize) -> Result<bool, RequestReadError> {
+        match self.head.text().len() {
+            0 => Err(RequestReadError::Malformed),
+            length if length > max => Err(RequestReadError::TooLarge),
+            _ => Ok(true),
+        }
     }
 
     /// Reads on until a head of at most `max` bytes is there.

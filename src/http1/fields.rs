@@ -26,6 +26,16 @@ impl FieldSpan {
         }
     }
 
+    /// Writes `part` to the end of `text` and returns its place there.
+    pub fn write(part: &[u8], text: &mut Vec<u8>) -> FieldSpan {
+        let at = text.len() as u32;
+        text.extend_from_slice(part);
+        FieldSpan {
+            at,
+            length: part.len() as u32,
+        }
+    }
+
     /// The part of `text` at this place; nothing where the text has no such place.
     pub fn of_text(self, text: &[u8]) -> &[u8] {
         let at = self.at as usize;
@@ -86,6 +96,11 @@ impl Fields {
             }
         }
         self.text = head.freeze();
+    }
+
+    /// Takes the head that the places are in, whose names are in lower case.
+    pub(super) fn end_written(&mut self, head: Vec<u8>) {
+        self.text = head.into();
     }
 
     /// The whole head as it was received, but for the case of names.

@@ -14,6 +14,8 @@ use super::fields::{FieldSpan, Fields, Line};
 
 /// Fields of one head; a message with more is refused.
 const FIELDS_MAX: usize = 256;
+/// Room for the text of a usual head that is written.
+const WRITTEN_BYTES: usize = 1000;
 
 /// Version of a message. No other is spoken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +66,43 @@ impl ParsedRequest {
         place(&mut self.fields, request.headers, base);
         self.fields.end(buffer.split_to(length));
         Ok(true)
+    }
+
+    /// Writes the head of a request that came in another form of HTTP, as HTTP/1.1 writes it, for the rules of heads.
+    /// Method, names and values are those of the `http` crate, which has the same grammar, names in lower case. White
+    /// space around a value is left out.
+    ///
+    /// # Errors
+    /// [`MalformedHead`] where there is no target, or more fields than a parser takes.
+    pub fn write<'a>(
+        &mut self,
+        method: &http::Method,
+        target: &str,
+        fields: impl Iterator<Item = (&'a str, &'a [u8])>,
+    ) -> Result<(), MalformedHead> {
+        if target.is_empty() {
+            return Err(MalformedHead);
+        }
+        let mut text = Vec::with_capacity(WRITTEN_BYTES);
+        self.method = FieldSpan::write(method.as_str().as_bytes(), &mut text);
+        text.push(b' ');
+        self.target = FieldSpan::write(target.as_bytes(), &mut text);
+        text.extend_from_slice(b" HTTP/1.1\r\n");
+        self.version = Version::Http11;
+        let places = self.fields.begin();
+        for (name, value) in fields {
+            if places.len() == FIELDS_MAX {
+                return Err(MalformedHead);
+            }
+            let name = FieldSpan::write(name.as_bytes(), &mut text);
+            text.extend_from_slice(b": ");
+            let value = FieldSpan::write(value.trim_ascii(), &mut text);
+            text.extend_from_slice(b"\r\n");
+            places.push(Line { name, value });
+        }
+        text.extend_from_slice(b"\r\n");
+        self.fields.end_written(text);
+        Ok(())
     }
 
     /// The method.
@@ -178,6 +217,25 @@ mod tests {
         assert_eq!(values, [b"b", b"c"]);
         assert_eq!(head.fields.text_of("host"), Some("h"));
         assert!(!head.fields.contains("x-b"));
+    }
+
+    #[test]
+    fn a_written_head_is_bounded_like_one_that_is_parsed() {
+        let mut head = ParsedRequest::default();
+        let lines = |count| std::iter::repeat_n(("a", &b" b "[..]), count);
+        assert_eq!(
+            head.write(&http::Method::PUT, "/x", lines(FIELDS_MAX)),
+            Ok(())
+        );
+        assert_eq!((head.method(), head.target()), ("PUT", "/x"));
+        assert_eq!(head.fields.count(), FIELDS_MAX);
+        assert_eq!(head.fields.get("a"), Some(&b"b"[..]));
+        let many = head.write(&http::Method::PUT, "/x", lines(FIELDS_MAX + 1));
+        assert_eq!(many, Err(MalformedHead));
+        assert_eq!(
+            head.write(&http::Method::PUT, "", lines(0)),
+            Err(MalformedHead)
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashbrown::HashMap;
 use infergate_core::AccountId;
 use infergate_core::job::{
     DeployableKey, EndReason, JobDefinition, JobId, JobKind, JobOutcome, JobPosition, JobProgress,
@@ -38,6 +39,9 @@ const JOB: &str = "SELECT jobs.place, definition, ifnull(ends.progress, live.pro
 /// Connection to the database.
 pub(super) struct Database {
     pub(super) connection: Connection,
+    /// Rows of the jobs that have not ended, which spares looking each of their ids up with every write. Filled where the
+    /// table is read; after a transaction that failed both are read again.
+    live_places: HashMap<JobId, i64>,
 }
 
 /// Purpose of a connection.
@@ -87,7 +91,10 @@ impl Database {
             Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-        let mut database = Database { connection };
+        let mut database = Database {
+            connection,
+            live_places: HashMap::new(),
+        };
         if access == Access::Write {
             database.prepare_file()?;
         }
@@ -161,14 +168,17 @@ impl Database {
     }
 
     /// Reads every job that has not ended, in the order of submits, into a table.
-    pub fn restore_table(&self, now: StoreTime) -> SqlResult<JobTable> {
+    pub fn restore_table(&mut self, now: StoreTime) -> SqlResult<JobTable> {
         let mut table = JobTable::new();
-        let sql =
-            "SELECT definition, progress FROM live JOIN jobs USING (place) ORDER BY live.place";
+        self.live_places.clear();
+        let sql = "SELECT definition, progress, live.place FROM live JOIN jobs USING (place)
+                   ORDER BY live.place";
         let mut statement = self.connection.prepare_cached(sql)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            table.restore(json_column(row, 0)?, json_column(row, 1)?, now);
+            let definition: JobDefinition = json_column(row, 0)?;
+            self.live_places.insert(definition.id, row.get(2)?);
+            table.restore(definition, json_column(row, 1)?, now);
         }
         let mut statement = self
             .connection
@@ -182,7 +192,7 @@ impl Database {
     }
 
     pub fn insert_job(
-        &self,
+        &mut self,
         definition: &JobDefinition,
         progress: &JobProgress,
         payload: &[u8],
@@ -202,7 +212,14 @@ impl Database {
             progress.state().name(),
             json_text(progress)?,
         ])?;
+        self.live_places.insert(definition.id, place);
         Ok(())
+    }
+
+    /// Returns the row of a job that has not ended.
+    fn live_place(&self, id: &JobId) -> SqlResult<i64> {
+        let place = self.live_places.get(id).copied();
+        place.ok_or(rusqlite::Error::QueryReturnedNoRows)
     }
 
     pub fn contains_job(&self, id: &JobId) -> SqlResult<bool> {
@@ -211,10 +228,9 @@ impl Database {
     }
 
     pub fn update_progress(&self, id: &JobId, progress: &JobProgress) -> SqlResult<()> {
-        let sql = "UPDATE live SET progress = ?2, state = ?3
-                   WHERE place = (SELECT place FROM jobs WHERE id = ?1)";
+        let sql = "UPDATE live SET progress = ?2, state = ?3 WHERE place = ?1";
         self.connection.prepare_cached(sql)?.execute(params![
-            id.as_str(),
+            self.live_place(id)?,
             json_text(progress)?,
             progress.state().name()
         ])?;
@@ -223,16 +239,15 @@ impl Database {
 
     /// Writes an end with its result, its event and its webhook.
     pub fn write_end(
-        &self,
+        &mut self,
         outcome: &JobOutcome,
         record: &EndRecord,
         expires: StoreTime,
     ) -> SqlResult<()> {
         let definition = &*outcome.definition;
-        let sql = "DELETE FROM live WHERE place = (SELECT place FROM jobs WHERE id = ?1)
-                   RETURNING place";
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let place: i64 = statement.query_row([definition.id.as_str()], |row| row.get(0))?;
+        let place = self.live_place(&definition.id)?;
+        let sql = "DELETE FROM live WHERE place = ?1";
+        self.connection.prepare_cached(sql)?.execute([place])?;
         let sql =
             "INSERT INTO ends (place, state, progress, reason, ended, expires, result, by_worker)
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
@@ -261,6 +276,7 @@ impl Database {
                 as_sql(outcome.ended),
             ])?;
         }
+        self.live_places.remove(&definition.id);
         Ok(())
     }
 
@@ -282,12 +298,13 @@ impl Database {
         Ok(judge_write(position, worker, epoch))
     }
 
-    pub fn payload(&self, id: &JobId) -> SqlResult<Bytes> {
-        let sql = "SELECT payload FROM jobs WHERE id = ?1";
+    /// Returns the request of a job that has not ended.
+    pub fn live_payload(&self, id: &JobId) -> SqlResult<Bytes> {
+        let sql = "SELECT payload FROM jobs WHERE place = ?1";
         let payload: Option<Vec<u8>> = self
             .connection
             .prepare_cached(sql)?
-            .query_row([id.as_str()], |row| row.get(0))
+            .query_row([self.live_place(id)?], |row| row.get(0))
             .optional()?;
         Ok(payload.unwrap_or_default().into())
     }

@@ -167,7 +167,7 @@ impl OpenStore {
                     match record.filter(|_| outcome.by_worker) {
                         Some(record) => self.database.write_end(&outcome, record, expires)?,
                         None => {
-                            let payload = self.database.payload(&id)?;
+                            let payload = self.database.live_payload(&id)?;
                             let record = shared.renderer.render(&outcome, &payload);
                             self.database.write_end(&outcome, &record, expires)?;
                         }
@@ -274,7 +274,7 @@ impl OpenStore {
     ) -> rusqlite::Result<Vec<StoredRun>> {
         let mut runs = Vec::new();
         for taken in self.table.take(worker, request, now) {
-            let payload = self.database.payload(&taken.definition.id)?;
+            let payload = self.database.live_payload(&taken.definition.id)?;
             runs.push(StoredRun {
                 taken,
                 payload,

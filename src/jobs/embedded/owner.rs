@@ -194,7 +194,7 @@ impl StoreOwner {
             true => self.files.check()?,
             false => self.files.check_room()?,
         }
-        let database = Database::open(&self.shared.path, Access::Write)?;
+        let mut database = Database::open(&self.shared.path, Access::Write)?;
         // Old frames would be taken for damage by the check of the next start.
         database.truncate_log();
         self.files.mark_used();

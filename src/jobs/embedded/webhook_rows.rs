@@ -177,7 +177,7 @@ mod tests {
     /// A file with `count` ended jobs, each with a webhook that waits.
     fn database(count: u64) -> (tempfile::TempDir, Database) {
         let folder = tempfile::tempdir().unwrap();
-        let database = Database::open(&folder.path().join("f"), Access::Write).unwrap();
+        let mut database = Database::open(&folder.path().join("f"), Access::Write).unwrap();
         for number in 0..count {
             let mut definition = conformance::job(number, "a", NOW).job.definition;
             definition.has_webhook = true;

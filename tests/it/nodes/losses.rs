@@ -142,9 +142,14 @@ async fn a_node_that_drains_gets_nothing_new_finishes_what_it_has_and_comes_back
     fleet.nodes[1].start_again().await;
     sees_gpu0(&fleet.nodes[0], false).await;
     one.next();
-    let answer = fleet.nodes[0]
-        .post_as(only_gpu0, CHAT, &chat("m", ""))
-        .await;
+    // Its free permits come with its reports: a late one on a busy machine has it skipped for a moment.
+    let answer = eventually("the node that came back serves", async || {
+        let request = chat("m", "");
+        let answer = fleet.nodes[0].post_as(only_gpu0, CHAT, &request).await;
+        let is_known = answer.status != 429;
+        is_known.then_some(answer)
+    })
+    .await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     fleet.nodes[1].event_of(&answer).await;
 }
