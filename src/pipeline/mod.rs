@@ -24,6 +24,7 @@ pub mod request_head;
 pub mod respond;
 mod routing;
 mod run;
+mod standstill;
 mod stored_input;
 mod task;
 mod terms;

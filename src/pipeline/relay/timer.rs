@@ -8,6 +8,8 @@ use std::pin::Pin;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::pipeline::standstill::sockets_seen;
+
 /// Timer that is set at the first wait, and moved only where it would fire late or has fired early.
 #[derive(Default)]
 pub(super) struct LazyTimer {
@@ -25,10 +27,8 @@ impl LazyTimer {
             }
             sleep.as_mut().await;
             if sleep.deadline() == end {
-                // After the process stood still, a timer fires before the runtime has seen what came meanwhile. One
-                // turn later it has, and what is read first wins.
-                tokio::task::yield_now().await;
-                return;
+                // What is read first wins.
+                return sockets_seen().await;
             }
             sleep.as_mut().reset(end);
         }
@@ -44,6 +44,8 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    /// One more turn of the runtime, after which the wait ends.
+    const TURN: Duration = Duration::from_millis(1);
 
     #[tokio::test(start_paused = true)]
     async fn every_wait_ends_at_its_own_end_whatever_ended_before() {
@@ -53,7 +55,7 @@ mod tests {
         for end in ends.map(|secs| began + secs * SECOND) {
             let started = Instant::now();
             timer.wait_until(end).await;
-            assert_eq!(Instant::now(), end.max(started));
+            assert_eq!(Instant::now(), end.max(started) + TURN);
         }
     }
 
@@ -69,7 +71,7 @@ mod tests {
         }
         let last = Instant::now();
         timer.wait_until(last + 30 * SECOND).await;
-        assert_eq!(last.elapsed(), 30 * SECOND);
+        assert_eq!(last.elapsed(), 30 * SECOND + TURN);
     }
 
     #[tokio::test(start_paused = true)]
@@ -80,6 +82,6 @@ mod tests {
         tokio::time::advance(5 * SECOND).await;
         let began = Instant::now();
         timer.wait_until(began + 3 * SECOND).await;
-        assert_eq!(began.elapsed(), 3 * SECOND);
+        assert_eq!(began.elapsed(), 3 * SECOND + TURN);
     }
 }
