@@ -1,7 +1,7 @@
 //! Request and response on a stream of HTTP/2 (RFC 9113).
 //!
-//! Framing, windows and limits of the connection are h2's. The head takes the form of HTTP/1, so that one parser and one
-//! set of rules judge both. Writes wait for the client's window, and a client that opens none for the idle
+//! Framing, windows and limits of the connection are h2's. The head takes the form of HTTP/1, so that one set of
+//! rules judges both. Writes wait for the client's window, and a client that opens none for the idle
 //! time is gone.
 
 use std::io;

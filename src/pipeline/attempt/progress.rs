@@ -14,7 +14,7 @@ use crate::pipeline::context::RequestContext;
 use crate::pipeline::downstream::Downstream;
 use crate::pipeline::error::RequestError;
 use crate::pipeline::respond::SignOfLife;
-use crate::pipeline::standstill::sockets_seen;
+use crate::pipeline::suspension::next_io_poll;
 
 /// Interval for a model with `progress_comments` and no `queue_heartbeat_secs`. Proxies on the way cut
 /// connections that are silent for 30 to 60 s.
@@ -60,7 +60,7 @@ pub async fn wait_for_head<T>(
                 ctx.record_client_gone();
                 return Err(RequestError::Aborted);
             }
-            () = async { end.as_mut().await; sockets_seen().await } => return Ok(HeadWait::Deadline),
+            () = async { end.as_mut().await; next_io_poll().await } => return Ok(HeadWait::Deadline),
             // Boxed: most servers answer before a comment is due.
             () = heartbeat.due() => {
                 let sign = SignOfLife::Comment(Bytes::from_static(WORKING));

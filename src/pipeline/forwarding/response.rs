@@ -18,7 +18,7 @@ use crate::pipeline::downstream::{Downstream, ResponseHead};
 use crate::pipeline::error::RequestError;
 use crate::pipeline::forwarding::final_message_grace;
 use crate::pipeline::respond;
-use crate::pipeline::standstill::sockets_seen;
+use crate::pipeline::suspension::next_io_poll;
 use crate::state::Shared;
 use crate::state::header_filter::{self, ConnectionNamed};
 use crate::telemetry::RequestOutcome;
@@ -185,7 +185,7 @@ impl ForwardedResponse {
             piece = self.response.chunk() => piece.map_err(|_| ForwardedStop::Broken),
             () = downstream.closed() => Err(ForwardedStop::ClientGone),
             () = self.watch.lost() => Err(ForwardedStop::Broken),
-            () = async { sleep_until(deadline.min(idle)).await; sockets_seen().await } => Err(match idle < deadline {
+            () = async { sleep_until(deadline.min(idle)).await; next_io_poll().await } => Err(match idle < deadline {
                 true => ForwardedStop::Broken,
                 false => ForwardedStop::Deadline,
             }),

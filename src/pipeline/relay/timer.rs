@@ -8,7 +8,7 @@ use std::pin::Pin;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::pipeline::standstill::sockets_seen;
+use crate::pipeline::suspension::next_io_poll;
 
 /// Timer that is set at the first wait, and moved only where it would fire late or has fired early.
 #[derive(Default)]
@@ -28,7 +28,7 @@ impl LazyTimer {
             sleep.as_mut().await;
             if sleep.deadline() == end {
                 // What is read first wins.
-                return sockets_seen().await;
+                return next_io_poll().await;
             }
             sleep.as_mut().reset(end);
         }

@@ -15,7 +15,7 @@ use crate::plugin::runtime::store::CallError;
 use crate::telemetry::plugin_metrics::PluginHook;
 
 /// Processor time in ms that a task's hook has for each MiB of its input, beside its deadline. The slowest shipped tasks
-/// read a list of bytes: 20 to 30 ms a MiB, and above 70 where another thread runs on the same core of a slow processor.
+/// read a list of bytes: more than 70 where another thread runs on the same core of a slow processor.
 const DEADLINE_MS_PER_MIB: u32 = 150;
 /// From so many bytes on, an input is slow by its size: whose call it makes run past its deadline is
 /// too large, and the plugin not to blame.

@@ -1,4 +1,4 @@
-//! What came while the process stood still.
+//! Timers after the process was suspended, by SIGSTOP or with its machine.
 //!
 //! Not the timers themselves.
 
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-/// Least time that a timer of the runtime waits: one turn of its driver.
+/// Shortest timer of the runtime: it ends with the next poll of the I/O driver.
 const TURN: Duration = Duration::from_millis(1);
 
-/// Waits until the runtime has looked at its sockets once more. After the process stood still (stopped, or a machine that
-/// slept), the wait for events is interrupted and a timer fires before they are seen. Each turn of the driver sees them
-/// before it fires timers: a timer that is set now fires after whatever came meanwhile.
+/// Waits for the next poll of the I/O driver. A signal interrupts the driver's wait without events, and timers that are
+/// over fire before any socket is polled. In each other turn of the driver sockets come before timers: a timer that is set
+/// now fires after them. To be awaited before a timer ends a wait for bytes.
 // Boxed: it comes once in the life of a request.
-pub fn sockets_seen() -> Pin<Box<impl Future<Output = ()> + Send>> {
+pub fn next_io_poll() -> Pin<Box<impl Future<Output = ()> + Send>> {
     Box::pin(sleep(TURN))
 }
 
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_the_runtime_has_not_seen_yet_is_read_first() {
+    async fn bytes_that_the_driver_has_not_polled_yet_are_read_first() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut server = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (client, _) = listener.accept().unwrap();
@@ -43,7 +43,7 @@ mod tests {
         tokio::select! {
             biased;
             read = reading => assert_eq!(read.unwrap(), 1),
-            () = sockets_seen() => panic!("the timer was first"),
+            () = next_io_poll() => panic!("the timer was first"),
         }
     }
 }
