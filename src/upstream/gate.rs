@@ -569,7 +569,7 @@ impl Drop for Permit {
 
 #[cfg(test)]
 pub(super) mod fixtures;
-#[cfg(all(test, feature = "shuttle"))]
+#[cfg(test)]
 mod interleavings;
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests;

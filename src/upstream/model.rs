@@ -291,7 +291,7 @@ fn targets(spec: &ModelSpec, gate: &AdmissionGate, connect_timeout: Duration) ->
         .collect()
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use serde_json::json;
 

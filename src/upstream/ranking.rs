@@ -30,7 +30,7 @@ use crate::telemetry::event::PluginUse;
 
 mod demand;
 mod sites;
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests;
 
 pub use demand::{RankingDemand, ranking_requested, request_ranking};

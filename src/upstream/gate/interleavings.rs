@@ -1,7 +1,7 @@
 //! The locked shell under shuttle: random schedules of requests that arrive, wait and cancel.
 //!
-//! Run with `cargo test --lib --features shuttle interleavings`. A lost waiter shows as a deadlock,
-//! a permit granted twice as a count over the limit, a leak as a gauge that is not zero.
+//! A lost waiter shows as a deadlock, a permit granted twice as a count over the limit, a leak as a gauge that is not
+//! zero.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,6 +10,7 @@ use infergate_core::model::Algorithm;
 
 use super::fixtures::{PERMITS, ask, spec, targets};
 use super::*;
+use crate::upstream::sync::exploring;
 
 const SCHEDULES: usize = 2_000;
 
@@ -38,36 +39,35 @@ fn hold_or_leave(gate: &Arc<AdmissionGate>, inside: &AtomicU32, account: &str, p
 
 fn explore(act: impl Fn(&Arc<AdmissionGate>) + Send + Sync + 'static) {
     let act = Arc::new(act);
-    shuttle::check_random(
-        move || {
-            let model = spec(Algorithm::Fair);
-            let gate = AdmissionGate::new(&model, targets(&model), Clock::start());
-            let inside = Arc::new(AtomicU32::new(0));
-            let visitors: Vec<_> = (0..4)
-                .map(|n| {
-                    let (gate, inside) = (Arc::clone(&gate), Arc::clone(&inside));
-                    shuttle::thread::spawn(move || {
-                        for round in 0..2 {
-                            let account = if n % 2 == 0 { "a" } else { "b" };
-                            hold_or_leave(&gate, &inside, account, (n + round) % 3 != 0);
-                        }
-                    })
+    let schedule = move || {
+        let model = spec(Algorithm::Fair);
+        let gate = AdmissionGate::new(&model, targets(&model), Clock::start());
+        assert!(gate.inner.is_explored(), "nothing is explored");
+        let inside = Arc::new(AtomicU32::new(0));
+        let visitors: Vec<_> = (0..4)
+            .map(|n| {
+                let (gate, inside) = (Arc::clone(&gate), Arc::clone(&inside));
+                shuttle::thread::spawn(move || {
+                    for round in 0..2 {
+                        let account = if n % 2 == 0 { "a" } else { "b" };
+                        hold_or_leave(&gate, &inside, account, (n + round) % 3 != 0);
+                    }
                 })
-                .collect();
-            act(&gate);
-            for visitor in visitors {
-                visitor.join().unwrap();
-            }
-            let gauges = gate.gauges();
-            assert_eq!(
-                (gauges.used, gauges.depth),
-                (0, 0),
-                "a permit or a waiter is left over"
-            );
-            assert!(gate.inner.lock().waiting.is_empty());
-        },
-        SCHEDULES,
-    );
+            })
+            .collect();
+        act(&gate);
+        for visitor in visitors {
+            visitor.join().unwrap();
+        }
+        let gauges = gate.gauges();
+        assert_eq!(
+            (gauges.used, gauges.depth),
+            (0, 0),
+            "a permit or a waiter is left over"
+        );
+        assert!(gate.inner.lock().waiting.is_empty());
+    };
+    exploring(|| shuttle::check_random(schedule, SCHEDULES));
 }
 
 #[test]

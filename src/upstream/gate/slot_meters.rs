@@ -86,7 +86,7 @@ impl AdmissionGate {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
 

@@ -431,7 +431,7 @@ pub fn slot_target(
     ))
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use infergate_core::model::{Algorithm, ModelSpec};
     use infergate_core::routing::{ATTEMPTS_MAX, AttemptFailure, EndpointSignal, REFUSED};

@@ -47,7 +47,7 @@ async fn requests_sent_to_a_frozen_node_are_served_elsewhere_and_not_begun_when_
     }
     let before = first.count("served").await + second.count("served").await;
     let at_first = first.count("served").await;
-    frozen.signal("STOP");
+    frozen.freeze().await;
     let began = Instant::now();
     let body = chat("m", "");
     let asked = join_all((0..12).map(|_| edge.post(CHAT, &body))).await;
@@ -100,7 +100,7 @@ async fn of_a_node_that_freezes_what_it_had_begun_ends_and_what_was_in_line_is_s
     })
     .await;
     let (frozen, other) = (&fleet.nodes[1 + at], &servers[1 - at]);
-    frozen.signal("STOP");
+    frozen.freeze().await;
     let began = Instant::now();
     other.next();
     eventually("what was in line is at the other node", async || {
@@ -146,7 +146,7 @@ async fn a_stream_through_a_node_that_freezes_ends_with_an_error_event() {
         .await
         .0;
     client.saw("data: ").await;
-    frozen.signal("STOP");
+    frozen.freeze().await;
     let began = Instant::now();
     let answer = client.response().await;
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());

@@ -282,6 +282,26 @@ impl Node {
         assert!(sent.success());
     }
 
+    /// Suspends the process until a signal `CONT`, and waits until each of its threads is stopped.
+    ///
+    /// On a busy machine some go on for a while after the signal, and take a request that a test sends next.
+    pub async fn freeze(&self) {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.child.id());
+        eventually("every thread of the node is stopped", async || {
+            let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+                let stat = std::fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
+                // The state follows the name in parentheses: proc_pid_stat(5).
+                stat.rsplit(") ").next()?.starts_with('T').then_some(())
+            };
+            std::fs::read_dir(&tasks)
+                .ok()?
+                .map(is_stopped)
+                .collect::<Option<()>>()
+        })
+        .await;
+    }
+
     /// Waits for the process to end.
     pub async fn ended(&mut self) -> ExitStatus {
         eventually("the gateway ends", async || self.child.try_wait().unwrap()).await
