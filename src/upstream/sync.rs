@@ -21,8 +21,17 @@ mod explorable {
     /// the thread that explores.
     pub fn exploring(explore: impl FnOnce()) {
         IS_EXPLORING.set(true);
+        let _exploration = Exploration;
         explore();
-        IS_EXPLORING.set(false);
+    }
+
+    /// Ends by drop: a failed exploration panics, and its thread may run the next test.
+    struct Exploration;
+
+    impl Drop for Exploration {
+        fn drop(&mut self) {
+            IS_EXPLORING.set(false);
+        }
     }
 
     /// parking_lot's mutex, or shuttle's with the same interface: a panicking holder ends the exploration anyway.
