@@ -25,6 +25,9 @@ ALLOCATING = {
 CLOCK = "clock_gettime"
 INSTRUCTIONS, ALLOCATIONS, CLOCK_READS = "instructions", "allocations", "clock reads"
 FIGURES = (INSTRUCTIONS, ALLOCATIONS, CLOCK_READS)
+# Instructions less those of the whole idle window, second for second. What fires a few times a second fires as often on
+# a thread that is busy, or waits for a processor; what fires more often does not, so that this is too little of all.
+WITHOUT_TIMERS = "instructions without timers"
 # Windows of which the least counts: what happens twice a second is not in all of them.
 WINDOWS = 4
 # Seconds of the idle window at least: threads that look at something once a second show in it.
@@ -113,13 +116,14 @@ def count(gateway, binary, traffic, annotate=None):
         load.finish()
     totals = [collections.Counter() for _ in busy]
     for pid, node in zip(pids, gateway.nodes):
-        shares = [waited_share(window, idle, pid) for window in busy]
-        add_serving(totals, node.folder, shares, sum(window.secs for window in busy) / idle.secs)
-    found = [{name: total[name] / load.parts for name in FIGURES} for total in totals]
+        shares = [(waited_share(window, idle, pid), window.secs / idle.secs) for window in busy]
+        add_serving(totals, node.folder, shares)
+    names = (*FIGURES, WITHOUT_TIMERS)
+    found = [{name: total[name] / load.parts for name in names} for total in totals]
     if annotate:
         for node in gateway.nodes:
             write_annotated(node.folder, annotate, node.name, load.parts)
-    return {name: min(figures[name] for figures in found) for name in FIGURES}
+    return {name: min(figures[name] for figures in found) for name in names}
 
 
 def busy_window(gateway, pids, load):
@@ -132,21 +136,24 @@ def busy_window(gateway, pids, load):
     return window
 
 
-def add_serving(totals, folder, shares, times_longer):
-    """Adds the profiles of the threads that serve requests, window by window, without their shares of the idle one.
+def add_serving(totals, folder, shares):
+    """Adds the profiles of the threads that serve requests, window by window, without their shares of the idle one:
+    by the time waited, and by the time.
 
-    A thread serves or does not in all of them: what it did counts beside an idle window that is `times_longer`.
+    A thread serves or does not in all of them: what it did counts beside an idle window of the same length.
     """
     idle = profiles(folder, WINDOWS + 1)
     busy = [profiles(folder, number) for number in range(1, WINDOWS + 1)]
     done = collections.Counter()
     for window in busy:
         done.update({thread: profile[INSTRUCTIONS] for thread, profile in window.items()})
+    times_longer = sum(by_time for _, by_time in shares)
     idled = {thread: times_longer * profile[INSTRUCTIONS] for thread, profile in idle.items()}
     for thread in serving(done, idled):
-        for total, window, share in zip(totals, busy, shares):
+        for total, window, (waited, by_time) in zip(totals, busy, shares):
             for name in FIGURES:
-                total[name] += window[thread][name] - share * idle[thread][name]
+                total[name] += window[thread][name] - waited * idle[thread][name]
+            total[WITHOUT_TIMERS] += window[thread][INSTRUCTIONS] - by_time * idle[thread][INSTRUCTIONS]
 
 
 def profiles(folder, number):

@@ -65,10 +65,8 @@ PLAIN = (
     Scenario("managed", is_managed=True),
 )
 
-# A ready managed model against the same endpoint given by URL, and the share by which it may cost more. Beside it stands
-# what the host's own looks at its models add: four a second, in a window that valgrind makes fifty times longer.
+# A ready managed model against the same endpoint given by URL, and the share by which it may cost more.
 MANAGED, BY_URL, MANAGED_SHARE = "managed", "keyed", 0.01
-HOST_LOOKS_SHARE = 0.005
 
 # The stream that takes the permit of the full model.
 HOLDER = Scenario("holder", model=FULL_MODEL, is_stream=True)

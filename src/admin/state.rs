@@ -78,7 +78,7 @@ pub struct ConfigState {
     pub loaded_at: String,
     /// Reason not to use the newest file; null when it is in use.
     pub last_reload_error: Option<ReloadError>,
-    /// Plugins of the newest file that are compiled still: models that need them keep what they had.
+    /// Plugins of the newest file that are not in effect yet: models that need them keep what they had.
     pub compiling: Vec<String>,
 }
 

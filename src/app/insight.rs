@@ -136,6 +136,17 @@ impl NodeInsight {
         }
     }
 
+    /// Plugins of the newest file that are not in effect yet: those that are compiled, and those that the
+    /// configuration in effect waits for, whose compiler may have just ended.
+    fn compiling(&self) -> Vec<String> {
+        // The compilers first: what ends between the two looks is waited for by then.
+        let mut names = self.loader.compiling();
+        names.extend(self.status.load().compiling.iter().cloned());
+        names.sort();
+        names.dedup();
+        names.iter().map(ToString::to_string).collect()
+    }
+
     fn model_state(&self, model: &ModelRuntime) -> ModelState {
         let (state, health) = model.gate.state();
         let algorithm = serde_json::to_value(state.algorithm).unwrap_or_default();
@@ -221,12 +232,7 @@ impl Insight for NodeInsight {
                     .last_error
                     .clone()
                     .map(|(at, problems)| ReloadError { at, problems }),
-                compiling: self
-                    .loader
-                    .compiling()
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect(),
+                compiling: self.compiling(),
             },
             models: snapshot
                 .models

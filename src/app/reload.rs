@@ -55,6 +55,8 @@ pub struct ConfigStatus {
     pub last_error: Option<(String, Vec<ReloadProblem>)>,
     /// The configuration that has effect; none before the first one has.
     pub running: Option<Arc<Config>>,
+    /// Plugins that it waits for, in order: compiled or not, they are not in effect yet.
+    pub compiling: Vec<Arc<str>>,
 }
 
 /// Applies configurations.
@@ -307,6 +309,7 @@ impl Reloader {
         if changed.is_empty() {
             let mut status = (**self.status.load()).clone();
             status.last_error = None;
+            status.compiling.clone_from(&compiling);
             self.status.store(Arc::new(status));
         } else {
             generation += 1;
@@ -369,6 +372,7 @@ impl Reloader {
             sink,
             ..
         } = &*self.shared;
+        let compiling = plugins.compiling().to_vec();
         let plan = snapshot_plan(&self.current, self.node(), generation, models, plugins);
         let next = snapshot.load().next_generation(plan, *clock, metrics);
         self.swap_snapshot(next);
@@ -393,6 +397,7 @@ impl Reloader {
                 &self.current,
                 &self.started_with,
             ))),
+            compiling,
         }));
     }
 
@@ -408,6 +413,9 @@ impl Reloader {
         let mut status = (**self.status.load()).clone();
         let at = rfc3339(self.shared.clock.wall());
         status.last_error = Some((at, problems.clone()));
+        // What was compiled by now waits for another reload.
+        let running = self.loader.compiling();
+        status.compiling.retain(|name| running.contains(name));
         self.status.store(Arc::new(status));
         problems
     }

@@ -2,7 +2,8 @@
 """Trace C of `benches/swap` with real processes on a simulated card, 20 times faster: `turns` against `lru`.
 
 The trace, and what both policies make of it in virtual time, come from the bench. Each policy serves it once through a
-gateway of its own, both at the same time: `turns` must load less and have the lower p99, as there. Times in the table are those of the trace.
+gateway of its own, both at the same time: `turns` must load less and have the lower p99, as there. A short trace on a busy
+machine only shows that both serve it: starts of processes take longer than loads then. Times in the table are those of the trace.
 """
 
 import json
@@ -27,8 +28,6 @@ PAGES_PER_1000_MIB = 10
 # Minutes of the trace, and its seeds.
 QUICK = (8, (1,))
 FULL = (40, (1, 2, 3))
-# A short trace on a busy machine only shows that both policies serve it: starts of processes take longer than loads then.
-QUICK_SLACK = 2
 
 
 def trace(seed, minutes):
@@ -123,9 +122,9 @@ def main():
             table.row(f"seed {seed}, {policy}: all answered", f"{len(latencies) - len(failed)}, failed {failed[:1]}", not failed)
             figures[policy] = (loads, p99)
         (loads, p99), (lru_loads, lru_p99) = figures["turns"], figures["lru"]
-        slack = 1 if options.full else QUICK_SLACK
-        table.row(f"seed {seed}: loads of turns against lru", f"{loads / lru_loads:.2f} ×", loads <= lru_loads * slack)
-        table.row(f"seed {seed}: p99 of turns against lru", f"{p99 / lru_p99:.2f} ×", p99 <= lru_p99 * slack)
+        if options.full:
+            table.row(f"seed {seed}: loads of turns against lru", f"{loads / lru_loads:.2f} ×", loads <= lru_loads)
+            table.row(f"seed {seed}: p99 of turns against lru", f"{p99 / lru_p99:.2f} ×", p99 <= lru_p99)
     return table.finish()
 
 
