@@ -293,7 +293,8 @@ class ModelServer:
 
     def __init__(self):
         self.runs, self.lock = [], threading.Lock()
-        self.held, self.held_max = 0, 0
+        # Connections of requests that are worked on, and how many there were at most.
+        self.held, self.held_max = set(), 0
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -338,15 +339,15 @@ class ModelServer:
         run = Run(words.get("tag", ""))
         with self.lock:
             self.runs.append(run)
-            self.held += 1
-            self.held_max = max(self.held_max, self.held)
-        is_held = True
+            self.held.add(connection)
+            if len(self.held) > self.held_max:
+                # A thread may not have looked yet that the gateway has given its request up, for a deadline say.
+                given_up, _, _ = select.select(list(self.held), [], [], 0)
+                self.held_max = max(self.held_max, len(self.held) - len(given_up))
 
         def let_go():
-            nonlocal is_held
             with self.lock:
-                self.held -= is_held
-            is_held = False
+                self.held.discard(connection)
 
         try:
             hold, gap = float(words.get("hold", 0)), float(words.get("gap", 0))

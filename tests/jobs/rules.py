@@ -136,8 +136,8 @@ def cancels(table, options):
         table.row("jobs with one event", len(every), all(len(by_job[job]) == 1 for job in every))
         agree = all(by_job[one["id"]][0]["job_status"] == one["status"] for found in objects.values() for one in found)
         table.row("events that say what the objects say", len(every), agree)
-        until("every exchange has ended", lambda: server.held == 0, 10)
-        table.row("exchanges left open at the server", server.held, server.held == 0)
+        until("every exchange has ended", lambda: not server.held, 10)
+        table.row("exchanges left open at the server", len(server.held), not server.held)
         # A closed connection is noticed a moment after its permit is given on.
         overlap = max(0.0, *(before.end() - after.begun for before, after in itertools.pairwise(server.runs)))
         table.row("longest overlap of two runs with one permit, ms", f"{1000 * overlap:.0f}", overlap < 0.1 or not options.full)
@@ -220,7 +220,7 @@ def deadlines(table, options):
         ]
         for blocker in blockers:
             blocker.start()
-        until("permits are taken", lambda: all(servers[source].held == count for source in ("own", "life")))
+        until("permits are taken", lambda: all(len(servers[source].held) == count for source in ("own", "life")))
         before = [
             (source, own, number, 61, wanted)
             for source, own, _, wanted in sources

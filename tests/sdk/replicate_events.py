@@ -1,6 +1,6 @@
 """Streams, webhooks and file outputs of durable jobs with the unmodified replicate package for Python.
 
-Environment: as in `replicate_checks.py`, and RECEIVER_PORT, at which webhooks may arrive. `acme/long` answers with 20,000
+Environment: as in `replicate_checks.py`, and RECEIVER_PORT, at which webhooks may arrive. `acme/long` answers with 30,000
 tokens in about 13 s, `acme/image` with a picture. The signatures are checked with `standardwebhooks` and `svix` too.
 """
 
