@@ -71,10 +71,23 @@ pub struct LivePart {
     pub is_broken: bool,
 }
 
+/// Output of the present run for a follower that has none of it.
+#[derive(Clone, Debug)]
+pub struct RunSoFar {
+    /// Text of the events that are gone, and the place of the last of them.
+    pub beginning: Option<(EventPlaceId, String)>,
+    /// The events that are left.
+    pub events: Vec<LiveEvent>,
+    /// Number of the event behind them.
+    pub next: u64,
+}
+
 #[derive(Default)]
 struct LiveState {
     events: VecDeque<LiveEvent>,
     bytes: usize,
+    /// Bytes of the present run's texts whose events are gone, and the place of the last of them.
+    gone: Option<(EventPlaceId, usize)>,
     /// Number of the next event.
     next: u64,
     /// Number of the first event of the present run.
@@ -108,10 +121,12 @@ impl LiveOutput {
             text: text.into(),
         });
         while state.events.len() > EVENTS_MAX || state.bytes > BYTES_MAX {
-            match state.events.pop_front() {
-                Some(oldest) => state.bytes -= oldest.text.len(),
-                None => break,
-            }
+            let Some(oldest) = state.events.pop_front() else {
+                break;
+            };
+            state.bytes -= oldest.text.len();
+            let before = state.gone.map_or(0, |(_, bytes)| bytes);
+            state.gone = Some((oldest.place, before + oldest.text.len()));
         }
         drop(state);
         self.changed.notify_waiters();
@@ -173,14 +188,32 @@ impl LiveOutput {
         }
     }
 
-    /// Returns the number of the first event of the present run that is left.
-    pub fn first_kept(&self) -> u64 {
+    /// Returns all that the present run has put out. None where the text of the events that are gone is gone too: the run
+    /// has ended, and the store is about to have it.
+    pub fn so_far(&self) -> Option<RunSoFar> {
         let state = self.state.lock();
-        let oldest = state
-            .events
-            .front()
-            .map_or(state.next, |event| event.place.number);
-        oldest.max(state.first_of_run)
+        let events = state.events.iter().cloned().collect();
+        let (next, gone) = (state.next, state.gone);
+        let pieces = Arc::clone(&state.pieces);
+        drop(state);
+        let Some((place, bytes)) = gone else {
+            return Some(RunSoFar {
+                beginning: None,
+                events,
+                next,
+            });
+        };
+        // A run adds to its output first, and only at the end: these bytes stay as they are.
+        let mut beginning = String::with_capacity(bytes);
+        for piece in pieces.lock().iter() {
+            let part = piece.len().min(bytes - beginning.len());
+            beginning.push_str(piece.get(..part)?);
+        }
+        (beginning.len() == bytes).then_some(RunSoFar {
+            beginning: Some((place, beginning)),
+            events,
+            next,
+        })
     }
 
     fn begin(&self, epoch: u32) {
@@ -190,6 +223,7 @@ impl LiveOutput {
         state.next = state.first_of_run;
         state.events.clear();
         state.bytes = 0;
+        state.gone = None;
         state.pieces = SharedPieces::default();
         state.ended = None;
         drop(state);
@@ -371,12 +405,13 @@ mod tests {
         );
         let run = outputs.begin((id(), 2), StoreTime(6));
         run.output.push("x", StoreTime(6));
-        let first = run.output.first_kept();
         for of_lost_run in 0..3 {
             assert!(run.output.after(of_lost_run).is_broken);
         }
-        assert_eq!(run.output.after(first).events.len(), 1);
-        assert!(!run.output.after(first + 1).is_broken);
+        let so_far = run.output.so_far().unwrap();
+        assert_eq!(so_far.events.len(), 1);
+        assert_eq!(so_far.events[0].place.number, NUMBERS_PER_RUN);
+        assert!(!run.output.after(so_far.next).is_broken);
     }
 
     #[test]
@@ -392,6 +427,42 @@ mod tests {
         let next = StoreTime(0) + KEPT_AFTER_END;
         drop(outputs.begin((other, 1), next));
         assert!(outputs.get(&id()).is_none() && outputs.get(&other).is_none());
+    }
+
+    #[test]
+    fn a_follower_that_comes_late_gets_the_text_of_the_events_that_are_gone() {
+        let outputs = Arc::new(LiveOutputs::default());
+        let run = outputs.begin((id(), 1), StoreTime(0));
+        let pieces = SharedPieces::default();
+        run.output.set_pieces(Arc::clone(&pieces));
+        let mut whole = String::new();
+        for number in 0..EVENTS_MAX + 3 {
+            let text = format!("é{number} ");
+            whole.push_str(&text);
+            // One piece holds several events, as the texts of a tenth of a second do.
+            let mut pieces = pieces.lock();
+            match pieces.last_mut() {
+                Some(last) if number % 2 == 1 => last.push_str(&text),
+                _ => pieces.push(text.clone()),
+            }
+            drop(pieces);
+            run.output.push(&text, StoreTime(9));
+        }
+        // The output may be ahead of the events.
+        pieces.lock().push("more".to_owned());
+        let so_far = run.output.so_far().unwrap();
+        let last_gone = EventPlaceId { ms: 9, number: 2 };
+        assert_eq!(so_far.beginning, Some((last_gone, "é0 é1 é2 ".to_owned())));
+        assert!(run.output.after(so_far.next).events.is_empty());
+        let left: String = so_far.events.iter().map(|event| &*event.text).collect();
+        assert_eq!(format!("é0 é1 é2 {left}"), whole);
+        run.end(StoreTime(10));
+        let live = outputs.get(&id()).unwrap();
+        assert!(live.so_far().is_none(), "the store has it");
+        let again = outputs.begin((id(), 2), StoreTime(11));
+        let so_far = again.output.so_far().unwrap();
+        assert!(so_far.beginning.is_none() && so_far.events.is_empty());
+        assert_eq!(so_far.next, NUMBERS_PER_RUN);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub use deployments::Deployment;
 pub use embedded::{EmbeddedSettings, EmbeddedStore};
 pub use events::EventPlace;
 pub use former_submit::{RepeatedCreate, RepeatedSubmit};
-pub use live::{EventPlaceId, LiveEvent};
+pub use live::{EventPlaceId, LiveEvent, RunSoFar};
 pub use object::{ShownStatus, replicate_object};
 pub use operator::RequeueError;
 pub use queue_history::QueueSnapshot;

@@ -72,21 +72,28 @@ async fn a_client_that_waits_is_told_the_place_in_the_queue_at_once_and_each_15_
     assert_eq!(seen.matches(": queued").count(), 2, "{seen}");
 }
 
-#[tokio::test]
-async fn a_follower_that_does_not_read_is_cut_off_and_another_gets_everything() {
-    const PIECES: usize = 40;
-    const EVENTS: usize = 500;
-    const TEXT_BYTES: usize = 500;
-    let event =
-        json!({ "choices": [{ "index": 0, "delta": { "content": "x".repeat(TEXT_BYTES) } }] });
+/// Events of one piece of a response, and the text of each.
+const EVENTS: usize = 500;
+const TEXT_BYTES: usize = 500;
+
+/// A server that answers with a head, so many pieces of text, and the end.
+async fn server_of(pieces: usize) -> ScriptedServer {
+    let text = "x".repeat(TEXT_BYTES);
+    let event = json!({ "choices": [{ "index": 0, "delta": { "content": text } }] });
     let events = chunk(&format!("data: {event}\n\n").repeat(EVENTS));
     let head =
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     let end = format!("{}0\r\n\r\n", chunk("data: [DONE]\n\n"));
-    let mut pieces = vec![head];
-    pieces.extend([&*events; PIECES]);
-    pieces.push(&end);
-    let server = ScriptedServer::new(&pieces).await;
+    let mut parts = vec![head];
+    parts.extend(std::iter::repeat_n(&*events, pieces));
+    parts.push(&end);
+    ScriptedServer::new(&parts).await
+}
+
+#[tokio::test]
+async fn a_follower_that_does_not_read_is_cut_off_and_another_gets_everything() {
+    const PIECES: usize = 40;
+    let server = server_of(PIECES).await;
     let node = Node::start(&config(server.address, "")).await;
     let job = create(&node, INPUT).await;
     let [mut slow, mut other] = [follow(&node, &job).await, follow(&node, &job).await];
@@ -105,6 +112,33 @@ async fn a_follower_that_does_not_read_is_cut_off_and_another_gets_everything() 
     while slow.discard(1 << 20).await > 0 {}
     server.next();
     other.saw("event: done").await;
+}
+
+#[tokio::test]
+async fn a_follower_that_comes_late_gets_the_output_from_its_beginning() {
+    // More than is kept as events.
+    const PIECES: usize = 12;
+    let server = server_of(PIECES).await;
+    let node = Node::start(&config(server.address, "")).await;
+    let job = create(&node, INPUT).await;
+    let whole = PIECES * EVENTS * TEXT_BYTES;
+    for piece in 1..=PIECES {
+        server.next();
+        eventually("the text has come", async || {
+            let output = show(&node, &job).await.json()["output"].take();
+            let texts = output.as_array()?.iter().filter_map(Value::as_str);
+            let length: usize = texts.map(str::len).sum();
+            (length == piece * EVENTS * TEXT_BYTES).then_some(())
+        })
+        .await;
+    }
+    let mut late = follow(&node, &job).await;
+    late.saw("event: output").await;
+    server.next();
+    let text = late.response().await.text();
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: x"));
+    assert_eq!(data.map(|rest| rest.len() + 1).sum::<usize>(), whole);
+    assert!(text.contains("event: done") && !text.contains("event: error"));
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use serde_json::Value;
 use subtle::ConstantTimeEq;
 
 use crate::downstream::session::Session;
-use crate::jobs::{EventPlaceId, JobResult, Jobs, LiveEvent, StoredJob, StoredRequest};
+use crate::jobs::{EventPlaceId, JobResult, Jobs, LiveEvent, RunSoFar, StoredJob, StoredRequest};
 use crate::pipeline::{
     Downstream, DownstreamClosed, RequestContext, RequestError, RequestHead, ResponseHead,
 };
@@ -206,11 +206,10 @@ impl Follower<'_> {
             return match self.has_events {
                 true => Progress::End(gone_event(&job)),
                 false if is_over => self.whole(&job),
-                // The present run is followed from its first event that is left.
-                false => {
-                    self.next = live.first_kept();
-                    Progress::Events(": a new run\n\n".to_owned())
-                }
+                false => match live.so_far() {
+                    Some(so_far) => self.catch_up(so_far),
+                    None => Progress::Wait,
+                },
             };
         }
         let mut text = self.write(&part.events);
@@ -227,6 +226,22 @@ impl Follower<'_> {
             }
             (false, true) => Progress::Wait,
             (false, false) => Progress::Events(text),
+        }
+    }
+
+    /// Begins with the present run. What it has put out before the first event that is left is one event.
+    fn catch_up(&mut self, so_far: RunSoFar) -> Progress {
+        let mut text = String::new();
+        if let Some((place, beginning)) = so_far.beginning {
+            let id = format!("{}:{}", place.ms, place.number);
+            write_event(&mut text, "output", &id, &beginning);
+            self.has_events = true;
+        }
+        text.push_str(&self.write(&so_far.events));
+        self.next = so_far.next;
+        match text.is_empty() {
+            true => Progress::Wait,
+            false => Progress::Events(text),
         }
     }
 
