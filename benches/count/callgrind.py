@@ -27,7 +27,12 @@ INSTRUCTIONS, ALLOCATIONS, CLOCK_READS = "instructions", "allocations", "clock r
 FIGURES = (INSTRUCTIONS, ALLOCATIONS, CLOCK_READS)
 # Instructions less those of the whole idle window, second for second. What fires a few times a second fires as often on
 # a thread that is busy, or waits for a processor; what fires more often does not, so that this is too little of all.
+# Without the looks of the GPU host, which find more to do where requests run: a slow machine has more for each request.
 WITHOUT_TIMERS = "instructions without timers"
+# The task that looks at the models of the host, and the most looks a request, above which they are no timer's.
+LOOKING = "infergate::app::gpu::driver::Driver::run::{{closure}}"
+LOOKS, LOOK_INSTRUCTIONS = "looks", "instructions of looks"
+LOOKS_MAX = 0.5
 # Windows of which the least counts: what happens twice a second is not in all of them.
 WINDOWS = 4
 # Seconds of the idle window at least: threads that look at something once a second show in it.
@@ -85,6 +90,9 @@ class Profile(collections.Counter):
                         callee = names[number]
                 elif line.startswith("calls="):
                     count = int(line[6:].split()[0])
+                    if base(callee) == LOOKING:
+                        found[LOOKS] += count
+                        found[LOOK_INSTRUCTIONS] += int(next(lines).split()[-1])
                     if base(callee) in ALLOCATING and base(caller) not in ALLOCATING:
                         found[ALLOCATIONS] += count
                     if CLOCK in callee and CLOCK not in caller:
@@ -119,6 +127,9 @@ def count(gateway, binary, traffic, annotate=None):
         shares = [(waited_share(window, idle, pid), window.secs / idle.secs) for window in busy]
         add_serving(totals, node.folder, shares)
     names = (*FIGURES, WITHOUT_TIMERS)
+    for total in totals:
+        if total[LOOKS] <= LOOKS_MAX * load.parts:
+            total[WITHOUT_TIMERS] -= total[LOOK_INSTRUCTIONS]
     found = [{name: total[name] / load.parts for name in names} for total in totals]
     if annotate:
         for node in gateway.nodes:
@@ -153,7 +164,10 @@ def add_serving(totals, folder, shares):
         for total, window, (waited, by_time) in zip(totals, busy, shares):
             for name in FIGURES:
                 total[name] += window[thread][name] - waited * idle[thread][name]
-            total[WITHOUT_TIMERS] += window[thread][INSTRUCTIONS] - by_time * idle[thread][INSTRUCTIONS]
+            total[LOOKS] += window[thread][LOOKS]
+            total[LOOK_INSTRUCTIONS] += window[thread][LOOK_INSTRUCTIONS]
+            fired = idle[thread][INSTRUCTIONS] - idle[thread][LOOK_INSTRUCTIONS]
+            total[WITHOUT_TIMERS] += window[thread][INSTRUCTIONS] - by_time * fired
 
 
 def profiles(folder, number):
