@@ -32,7 +32,8 @@ FULL = (40, (1, 2, 3))
 
 def trace(seed, minutes):
     """The head of the trace, and its requests."""
-    command = ["cargo", "test", "--quiet", "-p", "infergate-core", "--bench", "swap", "--"]
+    # Of the whole workspace, as every test is built: its libraries are there then.
+    command = ["cargo", "test", "--quiet", "--workspace", "--bench", "swap", "--"]
     command += ["--print", "C", str(seed), str(minutes)]
     printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     head, *requests = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
