@@ -14,17 +14,16 @@ use h2::RecvStream;
 use h2::server::{Builder, Connection, SendResponse};
 use tokio::io::{self, AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::http2_stream::Http2Stream;
+use super::http2_work::StreamsAtWork;
 use super::serve::{before_first_request, keepalive, stall_max};
 use super::server::DownstreamServer;
 use super::session::{Arrival, Session};
 use super::socket::Socket;
 use crate::http1::ParsedRequest;
 use crate::state::UnsentAnswers;
-use crate::telemetry::watched;
 
 /// First bytes of a client of HTTP/2 (RFC 9113 section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -114,7 +113,7 @@ pub(super) async fn serve_http2(
         return;
     };
     drop(unused);
-    let mut streams = JoinSet::new();
+    let mut streams = StreamsAtWork::new(&edge.shared.metrics);
     let mut drained = pin!(drained.wait_for(|drained| *drained));
     let mut timer = pin!(sleep(keepalive(&edge)));
     let (mut is_leaving, mut is_read_slowly) = (false, false);
@@ -124,7 +123,9 @@ pub(super) async fn serve_http2(
         let is_full = streams.len() >= STREAMS_MAX as usize;
         let at_work = is_leaving || !streams.is_empty();
         tokio::select! {
-            Some(_) = streams.join_next() => {
+            // A stream that works in this task has put its answer into the connection, which sends it in the same turn.
+            biased;
+            () = streams.one_ended() => {
                 if streams.is_empty() {
                     let rest = match is_leaving {
                         true => GOODBYE_TIMEOUT,
@@ -141,9 +142,8 @@ pub(super) async fn serve_http2(
                 is_read_slowly = false;
                 let mut head = ParsedRequest::default();
                 let stream = Http2Stream::new(request, respond, stall_max(&edge), &mut head);
-                let metrics = Arc::clone(&edge.shared.metrics);
                 let serving = serve_stream(Arc::clone(&edge), stream, head, arrival);
-                streams.spawn(watched(serving, move |held_ms| metrics.record_blocked_worker(held_ms)));
+                streams.begin(serving);
             }
             _ = &mut drained, if !is_leaving => {
                 is_leaving = true;
@@ -169,7 +169,9 @@ pub(super) async fn serve_http2(
     }
     // What is still at work learns from its stream that nobody waits, and ends by itself.
     drop(connection);
-    while streams.join_next().await.is_some() {}
+    while !streams.is_empty() {
+        streams.one_ended().await;
+    }
 }
 
 /// Settings of a connection, and the time for its preface.

@@ -13,6 +13,7 @@ mod handshakes;
 mod health;
 mod http2;
 mod http2_stream;
+mod http2_work;
 mod listener;
 mod multipart;
 mod open_inference;

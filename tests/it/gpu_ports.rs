@@ -2,6 +2,7 @@
 //!
 //! Processes are real; only the card is simulated.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use infergate::parts::process::own_group;
@@ -107,10 +108,25 @@ async fn no_request_goes_to_a_stranger_that_has_the_port_of_a_model() {
     );
 }
 
+fn address_of(server: &Value) -> SocketAddr {
+    let port = server["port"].as_u64().unwrap();
+    format!("127.0.0.1:{port}").parse().unwrap()
+}
+
+/// Waits until a simulated server works on a request.
+async fn works(server: &Value) {
+    let address = address_of(server);
+    eventually("the server works on a request", async || {
+        let request = "GET /sim/stats HTTP/1.1\r\nhost: sim\r\n\r\n".to_owned();
+        let stats: Value = TestClient::exchange(address, request).await.json();
+        (stats["current"] == 1).then_some(())
+    })
+    .await;
+}
+
 /// Makes the routes of a simulated server fail, those of its health included.
 async fn break_health(server: &Value) {
-    let port = server["port"].as_u64().unwrap();
-    let address = format!("127.0.0.1:{port}").parse().unwrap();
+    let address = address_of(server);
     let fault = json!({ "fault": "status=500", "health": true }).to_string();
     let request = format!(
         "PUT /sim/fault HTTP/1.1\r\nhost: sim\r\ncontent-length: {}\r\n\r\n{fault}",
@@ -157,6 +173,7 @@ async fn a_long_load_is_no_time_without_progress_for_the_first_request() {
     // Its first check fails 11 s after the start of the process, 5 s after the request has come.
     let (answer, ()) = tokio::join!(ask_as(&node, "", "m"), async {
         let ready = becomes(&node, "m", "ready").await;
+        works(&ready).await;
         break_health(&ready).await;
     });
     assert_eq!(answer.status, 200, "{}", answer.text());

@@ -103,10 +103,7 @@ async fn a_request_of_the_former_process_ends_there_and_its_permit_is_the_next_o
     server.next();
     assert_eq!(first.response().await.status, 200);
     assert!(node.ended().await.success());
-    eventually("the second one has the permit", async || {
-        (server.requests().len() == 2).then_some(())
-    })
-    .await;
+    server.has_received(2).await;
     server.next();
     assert_eq!(second.response().await.status, 200);
 }
@@ -132,10 +129,7 @@ async fn a_request_that_waits_in_the_former_process_is_served_before_later_ones(
     for (client, count) in [(&mut running, 2), (&mut waiting, 3)] {
         server.next();
         assert_eq!(client.response().await.status, 200);
-        eventually("the next one has the permit", async || {
-            (server.requests().len() == count).then_some(())
-        })
-        .await;
+        server.has_received(count).await;
     }
     let requests = server.requests();
     assert!(requests[1].contains("earlier") && requests[2].contains("later"));
@@ -170,10 +164,10 @@ async fn the_day_of_an_account_goes_on_in_the_next_process() {
     let mut node = Node::start(&with_state(state.path(), &rest)).await;
     let mut running = node.client().await;
     running.post(KEY, CHAT, &chat("m", "")).await;
-    node.settles(1, 0).await;
+    server.has_received(1).await;
     let mut second = node.client().await;
     second.post(KEY, CHAT, &chat("m", "")).await;
-    node.settles(2, 0).await;
+    server.has_received(2).await;
     server.next();
     assert_eq!(running.response().await.status, 200);
     let _successor = upgrade(&node).await;

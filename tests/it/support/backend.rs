@@ -256,6 +256,12 @@ impl ScriptedServer {
         self.inner.requests.lock().clone()
     }
 
+    /// Waits until so many requests have been received. Answers are let go in the order in which requests came.
+    pub async fn has_received(&self, count: usize) {
+        let all_there = async || (self.requests().len() == count).then_some(());
+        eventually(&format!("{count} requests are at the server"), all_there).await;
+    }
+
     /// Health probes received so far: heads as text.
     pub fn probes(&self) -> Vec<String> {
         self.inner.probes.lock().clone()
