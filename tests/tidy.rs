@@ -220,7 +220,7 @@ const SPAWNERS: &[&str] = &[
     "src/gpu/process/instance.rs",
     "src/gpu/process/keeper/child.rs",
     // Streams of one connection, in a set that ends with it.
-    "src/downstream/http2.rs",
+    "src/downstream/http2_work.rs",
     // Connections to model servers, in a set that ends with their client.
     "src/upstream/http2.rs",
     // Reads and writes of blobs, each as long as the disk takes for one piece.

@@ -123,8 +123,7 @@ pub(super) async fn serve_http2(
         let is_full = streams.len() >= STREAMS_MAX as usize;
         let at_work = is_leaving || !streams.is_empty();
         tokio::select! {
-            // A stream that works in this task has put its answer into the connection, which sends it in the same turn.
-            biased;
+            biased; // What a stream puts into the connection is sent in the same turn.
             () = streams.one_ended() => {
                 if streams.is_empty() {
                     let rest = match is_leaving {
@@ -169,9 +168,7 @@ pub(super) async fn serve_http2(
     }
     // What is still at work learns from its stream that nobody waits, and ends by itself.
     drop(connection);
-    while !streams.is_empty() {
-        streams.one_ended().await;
-    }
+    streams.all_ended().await;
 }
 
 /// Settings of a connection, and the time for its preface.

@@ -16,9 +16,9 @@ type StreamWork = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Requests of a connection that are served.
 ///
-/// One that is alone is served by the task of the connection: a task of its own would cost it a change of tasks, and
-/// often of threads, at each step. From the second on each has a task, so that a slow step of one holds up no other, and
-/// a client with a single connection uses all cores.
+/// The task of the connection serves a request that is alone: a task of its own would cost it a change of tasks, and
+/// often of threads, at each step. From the second on each has a task. So a slow step of one holds up no other, and a
+/// client with a single connection uses all cores.
 pub(super) struct StreamsAtWork {
     /// The only one, in the task of the connection.
     alone: Option<StreamWork>,
@@ -78,6 +78,13 @@ impl StreamsAtWork {
             }
         })
         .await;
+    }
+
+    /// Serves, until all of them have ended.
+    pub async fn all_ended(&mut self) {
+        while !self.is_empty() {
+            self.one_ended().await;
+        }
     }
 }
 
