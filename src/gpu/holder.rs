@@ -20,6 +20,8 @@ pub struct LeaseHost {
     name: String,
     /// Inode of this process's pid namespace.
     pid_namespace: Option<u64>,
+    /// `/proc` shows this user no processes of others (mount option `hidepid`).
+    hides_others: bool,
 }
 
 impl LeaseHost {
@@ -34,12 +36,19 @@ impl LeaseHost {
             boot_id: line("/proc/sys/kernel/random/boot_id")?,
             name: line("/proc/sys/kernel/hostname")?,
             pid_namespace: namespace.ok().map(|namespace| namespace.ino()),
+            // The first process of a namespace lives as long as that.
+            hides_others: matches!(ProcessFacts::look(1), Ok(None)),
         })
     }
 
     /// Identity of this boot.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
+    }
+
+    /// Returns whether `/proc` hides the processes of other users: whether they live cannot be told.
+    pub fn hides_others(&self) -> bool {
+        self.hides_others
     }
 
     /// The host's time.
@@ -90,6 +99,7 @@ impl LeaseHost {
         }
         match ProcessFacts::look(holder.pid) {
             Ok(Some(facts)) if facts.start == holder.start && !facts.is_ended => HolderLife::Alive,
+            Ok(None) if self.hides_others && holder.uid != getuid().as_raw() => HolderLife::Unknown,
             Ok(_) => HolderLife::Dead,
             // No descriptor is left, say: that says nothing of the holder.
             Err(_) => HolderLife::Unknown,
@@ -130,6 +140,28 @@ mod tests {
             ..former
         };
         assert_eq!(host.life(&foreign), HolderLife::Unknown);
+    }
+
+    #[test]
+    fn a_process_of_another_user_that_is_hidden_is_not_dead() {
+        let host = LeaseHost::read().unwrap();
+        let (own, hides_others) = (host.job_holder("test").unwrap(), true);
+        assert!(!host.hides_others, "pid 1 is seen where tests run");
+        let gone = Holder {
+            pid: u32::MAX,
+            ..own
+        };
+        let other = Holder {
+            uid: gone.uid + 1,
+            ..gone.clone()
+        };
+        assert_eq!(host.life(&other), HolderLife::Dead);
+        let host = LeaseHost {
+            hides_others,
+            ..host
+        };
+        assert_eq!(host.life(&other), HolderLife::Unknown);
+        assert_eq!(host.life(&gone), HolderLife::Dead);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::model_files::files_digest;
-use super::presets::preset;
+use super::settings_digest::process_digest;
 
 /// Version of the file's layout.
 const VERSION: u32 = 1;
@@ -57,26 +57,20 @@ impl MeasuredSettings {
         })
     }
 
-    /// Returns the key of these settings with the command line of a process, before port and device stand in it.
+    /// Returns the key of these settings with all that decides the process, before port and device stand in its command.
     pub fn key(&self, spec: &ModelSpec) -> String {
+        let process = spec.process.as_ref().map(process_digest);
+        let driver = self.driver.as_deref().unwrap_or("");
         let mut digest = Sha256::new();
-        let mut add = |text: &str| {
+        for text in [
+            process.as_deref().unwrap_or(""),
+            &self.files,
+            &self.device,
+            driver,
+        ] {
             digest.update((text.len() as u64).to_le_bytes());
             digest.update(text.as_bytes());
-        };
-        let process = spec.process.as_ref();
-        let known = process.and_then(|it| preset(it.preset.as_deref()?));
-        known
-            .into_iter()
-            .flat_map(|it| it.arguments)
-            .for_each(|text| add(text));
-        let own = process.map(|it| it.command.iter().chain(&it.arguments));
-        own.into_iter().flatten().for_each(|text| add(text));
-        let driver = self.driver.as_deref().unwrap_or("");
-        for text in [&*self.files, &*self.device, driver] {
-            add(text);
         }
-        add(&format!("{} {}", self.context, self.parallel));
         hex::encode(digest.finalize())
     }
 }
@@ -276,7 +270,15 @@ mod tests {
         assert_eq!(own, key(&base.clone(), "card", "550"));
         let other = spec(r#""command":["serve","{port}","-x"],"context":4096"#);
         let parallel = spec(r#""command":["serve","{port}"],"context":4096,"parallel":2"#);
+        let cached = spec(
+            r#""command":["serve","{port}"],"context":4096,"environment":{"CACHE_TYPE":"q8"}"#,
+        );
+        let adapted = spec(
+            r#""command":["serve","{port}"],"context":4096,"adapters":[{"name":"a","path":"/a"}]"#,
+        );
         let changed = [
+            key(&cached, "card", "550"),
+            key(&adapted, "card", "550"),
             key(&base, "other", "550"),
             key(&base, "card", "560"),
             key(&other, "card", "550"),

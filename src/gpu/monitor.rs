@@ -124,8 +124,14 @@ impl HostMonitor {
             gpu: gpu.clone(),
             ledger,
             former: HostReading::default(),
+            former_ledger: None,
             lost: LostDevices::default(),
         };
+        if watcher.ledger.host().hides_others() {
+            tracing::warn!(
+                "/proc hides the processes of other users (hidepid): leases of theirs are freed by their own commands alone"
+            );
+        }
         let flag = Arc::clone(&is_fast);
         let builder = thread::Builder::new().name("gpu-devices".to_owned());
         let needs_library = gpu.devices == DeviceKindChoice::Nvml;
@@ -169,6 +175,8 @@ struct DeviceWatcher {
     gpu: GpuConfig,
     ledger: Arc<HostLedger>,
     former: HostReading,
+    /// The ledger as it was read last.
+    former_ledger: Option<Ledger>,
     lost: LostDevices,
 }
 
@@ -195,7 +203,8 @@ impl DeviceWatcher {
         }
     }
 
-    /// Reads devices and ledger. A device that cannot be read stays as it was, with the old moments of its samples.
+    /// Reads devices and ledger. A device that cannot be read stays as it was, with the old moments of its samples. A ledger
+    /// that cannot be read stays as it was: devices are followed without it, and nothing is leased.
     fn read(&mut self, source: &mut Option<Box<dyn DeviceSource>>) -> HostReading {
         let mut problem = None;
         let mut views = self.views(source).unwrap_or_else(|error| {
@@ -206,11 +215,16 @@ impl DeviceWatcher {
         });
         let driver = source.as_ref().and_then(|source| source.driver_version());
         problem = problem.or_else(|| source.as_ref()?.problem());
-        let ledger = self.live_ledger(&mut views).unwrap_or_else(|error| {
-            problem = Some(error.to_string());
-            None
-        });
-        let Some(ledger) = ledger else {
+        match self.live_ledger(&mut views) {
+            Ok(ledger) => self.former_ledger = Some(ledger),
+            Err(error) => {
+                problem = Some(error.to_string());
+                if let Some(ledger) = &self.former_ledger {
+                    attribute(self.ledger.host(), &mut views, ledger);
+                }
+            }
+        }
+        let Some(ledger) = &self.former_ledger else {
             return HostReading {
                 problem,
                 ..self.former.clone()
@@ -233,10 +247,7 @@ impl DeviceWatcher {
 
     /// Reads the ledger, without the leases of holders that are gone and whose memory has returned, and names the holders
     /// of the processes in the views.
-    fn live_ledger(
-        &self,
-        views: &mut [DeviceView],
-    ) -> Result<Option<Ledger>, super::LedgerStoreError> {
+    fn live_ledger(&self, views: &mut [DeviceView]) -> Result<Ledger, super::LedgerStoreError> {
         let host = self.ledger.host();
         let mut ledger = self.ledger.read()?;
         // The holder of one that waits for its memory may be of another pid namespace, and not be judged here.
@@ -251,7 +262,7 @@ impl DeviceWatcher {
             ledger = self.ledger.read()?;
         }
         attribute(host, views, &ledger);
-        Ok(Some(ledger))
+        Ok(ledger)
     }
 
     /// Devices with their samples; those that were lost are left out until they are good again.

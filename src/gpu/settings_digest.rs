@@ -25,6 +25,13 @@ pub fn settings_digest(spec: &ModelSpec) -> String {
     hex::encode(parts.0.finalize())
 }
 
+/// Returns the digest of a process with its command, files by their paths, environment and limits, whatever its model is called.
+pub fn process_digest(process: &ProcessSpec) -> String {
+    let mut parts = Parts(Sha256::new());
+    parts.add_process(process);
+    hex::encode(parts.0.finalize())
+}
+
 struct Parts(Sha256);
 
 impl Parts {

@@ -105,6 +105,12 @@ async fn a_damaged_ledger_grants_nothing_is_named_and_ready_models_serve_on() {
         problem.as_str()?.contains("not a ledger").then_some(())
     })
     .await;
+    let mut former = 0;
+    eventually("cards are looked at meanwhile", async || {
+        let age = gpu(&node).await["devices"][0]["sample_age_ms"].as_u64()?;
+        (age < std::mem::replace(&mut former, age)).then_some(())
+    })
+    .await;
     serve(&node, "m").await;
     let asked = ask_as(&node, "x-infergate-timeout-ms: 1000\r\n", "other").await;
     assert_ne!(asked.status, 200);

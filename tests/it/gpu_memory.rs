@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::gpu_host::{becomes, gpu, host, ledger, model, serve, slot};
-use crate::support::{Node, eventually};
+use crate::support::{Node, chat, eventually};
 
 const INFERGATE: &str = env!("CARGO_BIN_EXE_infergate");
 /// Memory of a page, MiB.
@@ -90,6 +90,43 @@ async fn a_load_is_measured_and_the_next_one_leases_what_it_took() {
     serve(&node, "m").await;
     assert_eq!(lease_mib(&slot(&node, "m").await), need);
     assert_eq!(lines_with(&node, "its lease has grown"), 0);
+}
+
+#[tokio::test]
+async fn a_peak_is_kept_for_the_settings_that_its_process_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = taking("m", 9000, 5000, "").replace("\"0\"", "\"10\"");
+    let config = |model| {
+        let rest = host(dir.path(), &[model]);
+        format!("timeouts: {{ model_floor_secs: 120 }}\n{rest}")
+    };
+    let node = Node::start(&config(slow.clone())).await;
+    let mut client = node.client().await;
+    // Longer than a load is measured for. The card has no room for a second process meanwhile.
+    let stream = ", \"stream\": true, \"max_tokens\": 500, \"ignore_eos\": true";
+    client
+        .post(
+            "x-infergate-timeout-ms: 60000\r\n",
+            "/v1/chat/completions",
+            &chat("m", stream),
+        )
+        .await;
+    client.saw("data:").await;
+    let other = slow.replace("context: 2048", "context: 4096");
+    assert_eq!(node.reload(&config(other)).await.status, 200);
+    eventually("the former process is measured", async || {
+        (lines_with(&node, "the memory of a load was measured") == 1).then_some(())
+    })
+    .await;
+    let file = node.dir().join("state/gpu/measured.json");
+    let kept = eventually("the peak is kept", async || {
+        serde_json::from_slice::<Value>(&std::fs::read(&file).ok()?).ok()
+    })
+    .await;
+    let context = kept["entries"][0]["context"].as_u64();
+    assert_eq!(context, Some(2048), "{kept}");
+    let shown = gpu(&node).await["models"][0].clone();
+    assert_eq!(shown["estimate_source"], "manifest", "{shown}");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infergate_core::Millis;
+use infergate_core::model::ModelSpec;
 use infergate_core::vram::{
     DeviceShare, HostTime, InstanceMeter, LeaseGroup, PeakMeter, ProcessTrail, RECLAIM_MAX, SlotId,
 };
@@ -39,7 +40,7 @@ pub(super) struct SlotRun {
     /// Shares that its leases grow to for a wake, until the ledger has answered.
     pub grown: Option<Vec<DeviceShare>>,
     /// Meter of its load; none once the peak is known.
-    pub meter: Option<PeakMeter>,
+    pub meter: Option<LoadMeter>,
     /// Moment at which its load was over.
     pub ready_at: Option<Millis>,
     /// The ledger has been asked for a larger lease than it was started with.
@@ -58,6 +59,12 @@ impl SlotRun {
     pub fn asked_for(&self) -> &[DeviceShare] {
         self.grown.as_deref().unwrap_or(&self.shares)
     }
+}
+
+/// Meter of a load, and what its process was started with: that may not be the configuration's any more when it ends.
+pub(super) struct LoadMeter {
+    pub peak: PeakMeter,
+    pub spec: Arc<ModelSpec>,
 }
 
 /// Life of an instance as its reports have it.

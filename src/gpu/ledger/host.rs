@@ -5,8 +5,9 @@
 //! file is named for the boot, so what a crash of the host tears is never read. A lock that is not had within
 //! [`LOCK_WAIT_MAX`] is an error.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,6 +53,17 @@ pub enum LedgerStoreError {
     /// Another process has the lock and does not go on.
     #[error("{}: another process has had the lock for 10 s", .0.display())]
     Locked(PathBuf),
+    /// Another user leases in the directory that commands share, and this one may not.
+    #[error(
+        "{}: {source}: the memory of this host is leased there; be that user or root, or name a directory with --ledger",
+        path.display()
+    )]
+    Foreign {
+        /// File.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
     /// No directory for the ledger is known.
     #[error(
         "no directory for the ledger: neither {SYSTEM_DIRECTORY} nor $XDG_RUNTIME_DIR can be written"
@@ -167,9 +179,7 @@ impl HostLedger {
 
     fn lock(&self, directory: &Path) -> Result<File, LedgerStoreError> {
         let path = directory.join(LOCK_FILE);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let file = options.open(&path).map_err(|source| at(&path, source))?;
+        let file = open_lock(directory).map_err(|source| at(&path, source))?;
         let begin = self.host.now();
         loop {
             match file.try_lock() {
@@ -189,11 +199,38 @@ fn write(ledger: &Ledger, directory: &Path, file: &Path) -> Result<(), LedgerSto
     let next = directory.join(NEXT_FILE);
     let text = serde_json::to_vec(ledger).expect("a ledger is plain JSON");
     let write = || {
-        let mut written = File::create(&next)?;
+        // Left by a process that was killed: perhaps of another user, who alone may write it.
+        match std::fs::remove_file(&next) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut written = File::create_new(&next)?;
+        share(&written, directory)?;
         written.write_all(&text)?;
         std::fs::rename(&next, file)
     };
     write().map_err(|source| at(&next, source))
+}
+
+/// Gives a file to those who may use its directory, whatever the umask of its maker: who may write there shares the ledger.
+fn share(file: &File, directory: &Path) -> io::Result<()> {
+    let of = std::fs::metadata(directory)?;
+    // The superuser may give it to the directory's owner, a member to its group. Others keep it.
+    let _ = fchown(file, Some(of.uid()), Some(of.gid()))
+        .or_else(|_| fchown(file, None, Some(of.gid())));
+    file.set_permissions(Permissions::from_mode(of.mode() & 0o666))
+}
+
+/// Opens the lock of a directory, which is made where it is not there.
+fn open_lock(directory: &Path) -> io::Result<File> {
+    let path = directory.join(LOCK_FILE);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    match options.clone().create_new(true).open(&path) {
+        Ok(file) => share(&file, directory).map(|()| file),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => options.open(&path),
+        Err(error) => Err(error),
+    }
 }
 
 /// Removes the ledgers of former boots: whoever had a lease then is gone. A file that stays does no harm.
@@ -213,23 +250,29 @@ fn remove_former(directory: &Path, present: &str) {
 /// that of the user.
 ///
 /// # Errors
-/// There is neither.
+/// There is neither, or others lease in that of the host.
 pub fn default_directory() -> Result<PathBuf, LedgerStoreError> {
     let of_user = std::env::var_os("XDG_RUNTIME_DIR");
     let of_user = of_user.map(|directory| Path::new(&directory).join("infergate/gpu"));
     let candidates = [Some(PathBuf::from(SYSTEM_DIRECTORY)), of_user];
-    for directory in candidates.into_iter().flatten() {
-        if std::fs::create_dir_all(&directory).is_ok() && can_lock(&directory) {
+    first_usable(candidates.into_iter().flatten())
+}
+
+fn first_usable(candidates: impl Iterator<Item = PathBuf>) -> Result<PathBuf, LedgerStoreError> {
+    for directory in candidates {
+        if std::fs::create_dir_all(&directory).is_err() {
+            continue;
+        }
+        let Err(source) = open_lock(&directory) else {
             return Ok(directory);
+        };
+        let path = directory.join(LOCK_FILE);
+        // A second ledger would promise the memory again that stands in this one.
+        if !matches!(path.try_exists(), Ok(false)) {
+            return Err(LedgerStoreError::Foreign { path, source });
         }
     }
     Err(LedgerStoreError::NoDirectory)
-}
-
-fn can_lock(directory: &Path) -> bool {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    options.open(directory.join(LOCK_FILE)).is_ok()
 }
 
 fn at(path: &Path, source: io::Error) -> LedgerStoreError {
@@ -341,6 +384,43 @@ mod tests {
         std::fs::write(file, "{\"version\":1,").unwrap();
         let error = store.change(|_, _| ()).unwrap_err().to_string();
         assert!(error.contains(".json: not a ledger"), "{error}");
+    }
+
+    #[test]
+    fn files_are_those_of_their_directory_whoever_makes_them() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o770)).unwrap();
+        let store = HostLedger::open(dir.path()).unwrap();
+        let holder = store.host().job_holder("test").unwrap();
+        // As a process leaves it that is killed while it writes, and nobody can open it.
+        std::os::unix::fs::symlink("/proc/none/there", dir.path().join(NEXT_FILE)).unwrap();
+        assert!(acquire(&store, &holder, 100));
+        let LedgerPlace::Files { file, .. } = &store.place else {
+            panic!("it has a file");
+        };
+        for path in [file, &dir.path().join(LOCK_FILE)] {
+            let mode = std::fs::metadata(path).unwrap().mode() & 0o777;
+            assert_eq!(mode, 0o660, "{}: {mode:o}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_ledger_of_others_is_no_reason_for_a_second_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (of_host, of_user) = (dir.path().join("host"), dir.path().join("user"));
+        let chosen = || first_usable([of_host.clone(), of_user.clone()].into_iter());
+        assert_eq!(chosen().unwrap(), of_host);
+        std::fs::remove_file(of_host.join(LOCK_FILE)).unwrap();
+        // A folder: it cannot be opened by the superuser either, as whom tests may run.
+        std::fs::create_dir(of_host.join(LOCK_FILE)).unwrap();
+        let error = chosen().unwrap_err().to_string();
+        assert!(
+            error.contains("host/lock") && error.contains("--ledger"),
+            "{error}"
+        );
+        std::fs::remove_dir_all(&of_host).unwrap();
+        std::fs::write(&of_host, "").unwrap();
+        assert_eq!(chosen().unwrap(), of_user, "none can be made");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use infergate_core::Millis;
-use infergate_core::model::OverLease;
+use infergate_core::model::{ModelSpec, OverLease};
 use infergate_core::vram::estimate::measured_need;
 use infergate_core::vram::{
     DeviceShare, PeakMeter, PeakOwner, PoolCommand, SlotId, SlotState, exceeds_lease,
@@ -13,7 +13,7 @@ use infergate_core::vram::{
 
 use super::{Driver, Message};
 use crate::app::gpu::leases;
-use crate::app::gpu::slot_run::SlotRun;
+use crate::app::gpu::slot_run::{LoadMeter, SlotRun};
 use crate::gpu::MeasuredSettings;
 
 /// Time from ready on in which the memory of a load still rises: first requests allocate what they need.
@@ -30,7 +30,8 @@ impl Driver {
     /// Begins to measure a load before its process is there.
     pub(super) fn begin_measuring(&mut self, slot: &SlotId) {
         let reading = Arc::clone(&self.reading);
-        let Some(run) = self.slots.get_mut(slot) else {
+        let model = self.models.get(&slot.model);
+        let (Some(model), Some(run)) = (model, self.slots.get_mut(slot)) else {
             return;
         };
         run.ready_at = None;
@@ -40,7 +41,10 @@ impl Driver {
                 group: &group.id,
                 holder_pid: None,
             };
-            PeakMeter::start(&run.shares, owner, &reading.leases, &reading.views())
+            LoadMeter {
+                peak: PeakMeter::start(&run.shares, owner, &reading.leases, &reading.views()),
+                spec: Arc::clone(&model.spec),
+            }
         });
     }
 
@@ -70,23 +74,25 @@ impl Driver {
                 group: &group.id,
                 holder_pid: keeper.map(|keeper| keeper.pid),
             };
-            meter.observe(owner, &reading.leases, &views);
+            meter.peak.observe(owner, &reading.leases, &views);
             let is_over = |ready: Millis| now.since(ready) >= MEASURE_AFTER_READY;
             if run.ready_at.is_some_and(is_over) {
-                let peaks = meter.peaks_mib();
+                let (peaks, spec) = (meter.peak.peaks_mib(), Arc::clone(&meter.spec));
                 run.meter = None;
-                measured.extend(peaks.map(|peaks| (slot.clone(), peaks)));
+                measured.extend(peaks.map(|peaks| (slot.clone(), spec, peaks)));
             }
         }
-        for (slot, peaks) in measured {
-            self.keep_peak(&slot, &peaks);
+        for (slot, spec, peaks) in measured {
+            // The peak is of files that are not there any more.
+            if !self.has_update(&slot) {
+                self.keep_peak(&slot, spec, &peaks);
+            }
         }
     }
 
-    /// Keeps what a process was seen to use on its devices for the estimates from now on.
-    fn keep_peak(&mut self, slot: &SlotId, peaks_mib: &[u64]) {
-        let (model, run) = (self.models.get(&slot.model), self.slots.get(slot));
-        let (Some(model), Some(run)) = (model, run) else {
+    /// Keeps what a process of these settings was seen to use on its devices for the estimates from now on.
+    fn keep_peak(&mut self, slot: &SlotId, spec: Arc<ModelSpec>, peaks_mib: &[u64]) {
+        let Some(run) = self.slots.get(slot) else {
             return;
         };
         let device = run
@@ -101,7 +107,7 @@ impl Driver {
         let peak_mib: u64 = peaks_mib.iter().sum();
         let peak_mib = peak_mib.saturating_sub(further * self.parts.gpu.context_mib);
         tracing::info!(%slot, peak_mib, "the memory of a load was measured");
-        let (store, spec) = (Arc::clone(&self.parts.measured), Arc::clone(&model.spec));
+        let store = Arc::clone(&self.parts.measured);
         let (driver, sender) = (self.reading.driver.clone(), self.sender.clone());
         self.tasks.spawn_blocking(move || {
             if let Some(settings) = MeasuredSettings::of(&spec, &device, driver.as_deref()) {
