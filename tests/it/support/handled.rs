@@ -159,11 +159,15 @@ impl Deaf {
     async fn serve(self: Arc<Deaf>, mut tcp: TcpStream) {
         let mut read = Vec::new();
         while let Some(request) = request(&mut tcp, &mut read).await {
-            if !request.starts_with("GET ") {
-                self.held.fetch_add(1, Ordering::SeqCst);
-                self.answers.acquire().await.unwrap().forget();
-                self.held.fetch_sub(1, Ordering::SeqCst);
+            if request.starts_with("GET ") {
+                // Closed, so that the next check does not come by it once the server is deaf.
+                let last = json_answer("{}").replacen("\r\n", "\r\nConnection: close\r\n", 1);
+                let _ = tcp.write_all(last.as_bytes()).await;
+                return;
             }
+            self.held.fetch_add(1, Ordering::SeqCst);
+            self.answers.acquire().await.unwrap().forget();
+            self.held.fetch_sub(1, Ordering::SeqCst);
             if tcp.write_all(json_answer("{}").as_bytes()).await.is_err() {
                 return;
             }
