@@ -1,6 +1,7 @@
 """Run llama.cpp's HTTP server, from the xllamacpp wheel, on a loopback port until stopped.
 
-Usage: llama_server.py MODEL.gguf PORT SLOTS [--embeddings] [--context-total TOKENS] [--figures]
+Usage: llama_server.py MODEL.gguf PORT SLOTS [--embeddings] [--context-total TOKENS] [--endless] [--figures]
+With `--endless` every answer has all the tokens it may have: a random model ends one at any token.
 With `--figures` it also logs the sizes of its buffers.
 """
 
@@ -22,6 +23,7 @@ def main():
     arguments.add_argument("slots", type=int)
     arguments.add_argument("--embeddings", action="store_true")
     arguments.add_argument("--context-total", type=int, metavar="TOKENS")
+    arguments.add_argument("--endless", action="store_true")
     arguments.add_argument("--figures", action="store_true")
     given = arguments.parse_args()
     params = xllamacpp.CommonParams()
@@ -37,6 +39,7 @@ def main():
     params.cache_ram_mib = 0
     # The tests share a small machine with what they test.
     params.cpuparams.n_threads = 1
+    params.sampling.ignore_eos = given.endless
     if given.figures:
         params.verbosity = VERBOSITY_OF_FIGURES
     if given.embeddings:
