@@ -28,7 +28,7 @@ from kit import Table, gateway, quantile, until
 # Rounds, and the bounds of the 99th percentiles in ms. Those of the small run say only that nothing hangs.
 Size = collections.namedtuple("Size", "rounds plain_rounds started_ms noticed_ms")
 QUICK = Size(rounds=8, plain_rounds=2, started_ms=2000, noticed_ms=2000)
-FULL = Size(rounds=200, plain_rounds=100, started_ms=20, noticed_ms=30)
+FULL = Size(rounds=200, plain_rounds=200, started_ms=20, noticed_ms=30)
 # A server becomes ready so long after it has begun to listen, at most.
 LOAD_MAX_SECS = 0.8
 # Moves of a process into a control group, and the pause before each.
@@ -150,7 +150,7 @@ def rounds_with(options, cgroup, count):
 def main():
     if sys.argv[1:2] == ["--serve"]:
         serve(*sys.argv[2:])
-    options = options_parser(__doc__, "300 rounds, about 4 minutes").parse_args()
+    options = options_parser(__doc__, "400 rounds, about 4 minutes").parse_args()
     size = FULL if options.full else QUICK
     table = Table()
     plain = rounds_with(options, "off", size.plain_rounds)
