@@ -12,8 +12,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::support::gpu_host::{
-    CARD_MIB, ask_as, becomes, gpu, host, host_with, ledger, ledger_path, model, order, post_admin,
-    serve, signal, slot,
+    CARD_MIB, ask_as, becomes, command, gpu, host, host_with, ledger, ledger_path, model, order,
+    post_admin, serve, signal, slot,
 };
 use crate::support::{Node, chat, eventually};
 
@@ -88,12 +88,6 @@ impl Drop for Tracer {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn command(id: &str, mib: u64, argv: &str, more: &str) -> String {
-    format!(
-        "  - {{ id: {id}, task: text-generation, backend: openai, vram: {{ mib: {mib} }}, process: {{ command: {argv}{more} }} }}\n"
-    )
 }
 
 async fn models(node: &Node, id: &str) -> Value {

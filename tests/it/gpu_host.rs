@@ -5,8 +5,8 @@
 use serde_json::Value;
 
 use crate::support::gpu_host::{
-    CARD_MIB, ask_as, becomes, card_is_free, gpu, host, model, order, pages_held, serve, signal,
-    slot,
+    CARD_MIB, ask_as, becomes, card_is_free, command, gpu, host, host_with, model, order,
+    pages_held, serve, signal, slot,
 };
 use crate::support::{Node, TestClient, eventually};
 
@@ -208,6 +208,36 @@ async fn an_idle_model_is_unloaded_and_orders_are_carried_out() {
     becomes(&node, "acme/m", "cold").await;
     assert_eq!(post("/gpu/models/nobody/load").await, 404);
     assert_eq!(post("/gpu").await, 405);
+}
+
+#[tokio::test]
+async fn memory_that_a_model_gives_back_is_the_next_ones_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    // One that loads and uses no memory yet: so the watch over the ledger gives nothing back by itself.
+    let loads = command("loads", 1000, "[sleep, \"300\"]", "");
+    let models = [
+        loads,
+        model("stays", 8000, "", ""),
+        model("first", 12_000, "", ""),
+        model("second", 12_000, "", ""),
+    ];
+    let parallel = "  load_parallel: { per_device: 4, per_host: 4 }\n";
+    let node = Node::start(&host_with(dir.path(), parallel, &models)).await;
+    for name in ["stays", "first"] {
+        serve(&node, name).await;
+    }
+    let stays = becomes(&node, "stays", "ready").await;
+    order(&node, "loads", "load").await;
+    becomes(&node, "loads", "loading").await;
+    // Readings of the devices fall between the end of a lease and its way out of the ledger.
+    for _ in 0..12 {
+        for (leaves, comes) in [("first", "second"), ("second", "first")] {
+            order(&node, leaves, "unload").await;
+            becomes(&node, leaves, "cold").await;
+            serve(&node, comes).await;
+            assert_eq!(slot(&node, "stays").await["pid"], stays["pid"]);
+        }
+    }
 }
 
 #[tokio::test]

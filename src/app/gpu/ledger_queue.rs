@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use infergate_core::vram::{LeaseGroup, SlotId};
+use infergate_core::vram::{GroupId, LeaseGroup, SlotId};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -59,16 +59,36 @@ impl LedgerQueue {
     }
 }
 
-/// Leases that could not be given back, at most one group for each life of a slot.
+/// Leases that are no slot's any more and that the ledger still has, at most one group for each life of a slot.
 #[derive(Default)]
 pub(super) struct UnreleasedLeases {
+    /// Their release is queued, or was carried out after the newest reading.
+    leaving: Vec<GroupId>,
+    /// Leases that could not be given back.
     groups: Vec<(SlotId, LeaseGroup)>,
     next: Option<Instant>,
 }
 
 impl UnreleasedLeases {
+    /// Notes that the release of leases is queued. Their memory is free from then on: what is queued behind finds it so.
+    pub fn begin(&mut self, group: &LeaseGroup) {
+        self.leaving.push(group.id.clone());
+    }
+
+    /// Returns whether the release of leases is queued, or was carried out after the newest reading.
+    pub fn is_leaving(&self, group: &GroupId) -> bool {
+        self.leaving.contains(group)
+    }
+
+    /// Forgets what is not among the leases of a new reading.
+    pub fn take_reading<'a>(&mut self, groups: impl Iterator<Item = &'a GroupId> + Clone) {
+        self.leaving
+            .retain(|group| groups.clone().any(|it| it == group));
+    }
+
     /// Keeps leases for a later try.
     pub fn keep(&mut self, slot: SlotId, group: LeaseGroup) {
+        self.leaving.retain(|leaving| *leaving != group.id);
         self.groups.push((slot, group));
         self.next
             .get_or_insert_with(|| Instant::now() + RELEASE_AGAIN_EVERY);
@@ -118,5 +138,30 @@ mod tests {
         ordered.retain(|number| *number < CHANGES_MAX);
         assert!(ordered.is_sorted(), "{ordered:?}");
         assert_eq!(ordered.len(), CHANGES_MAX);
+    }
+
+    #[test]
+    fn leases_leave_until_a_reading_is_without_them_or_the_ledger_keeps_them() {
+        let group = |id: &str| LeaseGroup {
+            id: id.to_owned().into(),
+            epoch: 1,
+        };
+        let [first, second, other] = ["g-1", "g-2", "g-3"].map(group);
+        let mut unreleased = UnreleasedLeases::default();
+        unreleased.begin(&first);
+        unreleased.begin(&second);
+        // A reading from before the ledger was changed.
+        unreleased.take_reading([&first.id, &second.id, &other.id].into_iter());
+        assert!(unreleased.is_leaving(&first.id) && unreleased.is_leaving(&second.id));
+        assert!(!unreleased.is_leaving(&other.id));
+        unreleased.take_reading([&second.id, &other.id].into_iter());
+        assert!(!unreleased.is_leaving(&first.id) && unreleased.is_leaving(&second.id));
+        let slot = SlotId {
+            model: "m".into(),
+            number: 0,
+        };
+        let id = second.id.clone();
+        unreleased.keep(slot, second);
+        assert!(!unreleased.is_leaving(&id));
     }
 }

@@ -36,6 +36,13 @@ pub fn model(id: &str, mib: u64, process: &str, more: &str) -> String {
     )
 }
 
+/// A model with a server of its own.
+pub fn command(id: &str, mib: u64, argv: &str, more: &str) -> String {
+    format!(
+        "  - {{ id: {id}, task: text-generation, backend: openai, vram: {{ mib: {mib} }}, process: {{ command: {argv}{more} }} }}\n"
+    )
+}
+
 /// Asks a model for a word.
 pub async fn ask_as(node: &Node, headers: &str, model: &str) -> TestResponse {
     let body = json!({ "model": model, "messages": [{ "role": "user", "content": "hi" }] });

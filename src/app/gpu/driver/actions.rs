@@ -268,6 +268,7 @@ impl Driver {
     pub(super) fn release_group(&mut self, slot: &SlotId, group: LeaseGroup) {
         let (ledger, slot) = (Arc::clone(&self.parts.ledger), slot.clone());
         let sender = self.sender.clone();
+        self.unreleased.begin(&group);
         self.changes.add(&mut self.tasks, move || {
             if let Err(error) = leases::release(&ledger, &group) {
                 tracing::warn!(%slot, error, "the leases of a model cannot be given back now: it is tried again");

@@ -34,6 +34,8 @@ impl Driver {
         // Before what follows of it: who was used meanwhile decides who leaves.
         self.look_at_demand();
         self.reading = reading;
+        let groups = self.reading.leases.iter().map(|lease| &lease.group);
+        self.unreleased.take_reading(groups);
         self.release_again();
         if was_empty && !self.reading.devices.is_empty() {
             // A model of unknown size takes the largest device.
@@ -79,9 +81,11 @@ impl Driver {
         let devices = self.reading.devices.iter().map(|device| {
             let leases = self.reading.leases.iter();
             let leases = leases.filter(|lease| lease.device == device.view.info.id);
-            // Also what was granted, and has not been heard of.
+            // Also what was granted, and has not been heard of; and what is given back, and is in a reading from before.
             let is_own = |lease: &&Lease| {
-                host.is_own(&lease.holder) || own.iter().any(|it| it.id == lease.group)
+                host.is_own(&lease.holder)
+                    || own.iter().any(|it| it.id == lease.group)
+                    || self.unreleased.is_leaving(&lease.group)
             };
             let own_mib = leases.filter(is_own).map(|it| it.mib).sum();
             let own = PoolDevice::of(&device.view, &device.account_at(now), own_mib);
